@@ -51,7 +51,7 @@ def write(path, tensors, metadata=None):
     blobs = []
     offset = 0
     for name, array in tensors.items():
-        blob = np.asarray(array).tobytes()
+        blob = array.tobytes()
         header[name] = {
             "dtype": NAMES[array.dtype],
             "shape": list(array.shape),
