@@ -1,0 +1,37 @@
+//===- NNDialect.cpp - Registration of the nn dialect ---------------------===//
+
+#include "dialects/NN/NN.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace mgq::nn;
+
+#include "dialects/NN/NNDialect.cpp.inc"
+
+#include "dialects/NN/NNEnums.cpp.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialects/NN/NNAttrs.cpp.inc"
+
+#include "dialects/NN/NNInterfaces.cpp.inc"
+
+void NNDialect::initialize() {
+  addAttributes<
+#define GET_ATTRDEF_LIST
+#include "dialects/NN/NNAttrs.cpp.inc"
+      >();
+  addOperations<
+#define GET_OP_LIST
+#include "dialects/NN/NNOps.cpp.inc"
+      >();
+}
+
+Operation *NNDialect::materializeConstant(OpBuilder &builder, Attribute value,
+                                          Type type, Location loc) {
+  auto elements = dyn_cast<ElementsAttr>(value);
+  if (!elements || elements.getType() != type)
+    return nullptr;
+  return builder.create<ConstantOp>(loc, elements);
+}
