@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs what building and testing need: Debian packages and build/venv.
+#   scripts/setup.sh            to build and test
+#   scripts/setup.sh --bench    also PyTorch, to export models and to compare speed
+# Does nothing, quickly, when all is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(
+  cmake ninja-build ccache g++ python3-venv
+  clang-22 libclang-rt-22-dev clang-format-22 lld-22
+  llvm-22-dev llvm-22-tools libmlir-22-dev mlir-22-tools
+  libprotobuf-dev protobuf-compiler
+  nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev
+)
+
+case ${1:-} in
+  "") requirements=requirements.txt ;;
+  --bench) requirements=requirements-bench.txt ;;
+  *) echo "usage: scripts/setup.sh [--bench]" >&2; exit 2 ;;
+esac
+
+# Prints the packages that are not installed.
+missing_packages() {
+  local installed
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true)
+  local package
+  for package in "${packages[@]}"; do
+    grep -qx "installed $package" <<<"$installed" || echo "$package"
+  done
+}
+
+# Runs a command as root.
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+mapfile -t missing < <(missing_packages)
+if [ ${#missing[@]} -gt 0 ]; then
+  as_root apt-get update -q
+  as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -q -y --no-install-recommends "${missing[@]}"
+fi
+
+# A stamp holds the requirements that build/venv was made from.
+stamp=build/venv/$requirements
+wanted=$(cat scripts/requirements.txt "scripts/$requirements")
+if [ "$wanted" != "$(cat "$stamp" 2>/dev/null)" ]; then
+  mkdir -p build
+  [ -x build/venv/bin/python ] || python3 -m venv build/venv
+  build/venv/bin/python -m pip install --quiet --no-cache-dir \
+    --disable-pip-version-check -r "scripts/$requirements"
+  echo "$wanted" >"$stamp"
+fi
