@@ -15,8 +15,8 @@ packages=(
 )
 
 case ${1:-} in
-  "") requirements=requirements.txt ;;
-  --bench) requirements=requirements-bench.txt ;;
+  "") requirements="requirements.txt" ;;
+  --bench) requirements="requirements-bench.txt" ;;
   *) echo "usage: scripts/setup.sh [--bench]" >&2; exit 2 ;;
 esac
 

@@ -57,7 +57,7 @@ def NN_ParamOp : NN_Op<"param", [Symbol]> {
                        StrAttr:$file, I64Attr:$offset, I64Attr:$length,
                        OptionalAttr<DenseI64ArrayAttr>:$canonical_permutation);
   let assemblyFormat = [{
-    $sym_name (`` custom<Trainability>($trainability)^)? `:` $type `=` $file `[` $offset `:` $length `]` attr-dict
+    $sym_name custom<Trainability>($trainability) `:` $type `=` $file `[` $offset `:` $length `]` attr-dict
   }];
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType();
@@ -98,7 +98,7 @@ def NN_UnaryOp : NN_InferredOp<"unary", [NN_Differentiable]> {
   let summary = "elementwise function of one tensor";
   let arguments = (ins NN_UnaryKindAttr:$kind, NN_Tensor:$input);
   let results = (outs NN_Tensor:$result);
-  let assemblyFormat = "$kind $input attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $kind $input attr-dict `:` functional-type(operands, results)";
   let hasFolder = 1;
 }
 
@@ -115,7 +115,7 @@ def NN_BinaryOp : NN_InferredOp<"binary", [NN_Differentiable]> {
   }];
   let arguments = (ins NN_BinaryKindAttr:$kind, NN_Tensor:$lhs, NN_Tensor:$rhs);
   let results = (outs NN_Tensor:$result);
-  let assemblyFormat = "$kind $lhs `,` $rhs attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $kind $lhs `,` $rhs attr-dict `:` functional-type(operands, results)";
   let hasFolder = 1;
   let hasVerifier = 1;
 }
@@ -124,7 +124,7 @@ def NN_CompareOp : NN_InferredOp<"compare"> {
   let summary = "elementwise comparison, broadcast as in NumPy";
   let arguments = (ins NN_ComparePredicateAttr:$predicate, NN_Tensor:$lhs, NN_Tensor:$rhs);
   let results = (outs NN_BoolTensor:$result);
-  let assemblyFormat = "$predicate $lhs `,` $rhs attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $predicate $lhs `,` $rhs attr-dict `:` functional-type(operands, results)";
   let hasFolder = 1;
 }
 
@@ -303,7 +303,7 @@ def NN_ScatterElementsOp : NN_InferredOp<"scatter_elements", [NN_Differentiable]
   let description = [{ Updates are applied in row-major order of `indices`. }];
   let arguments = (ins NN_ScatterKindAttr:$kind, NN_Tensor:$input, NN_IndexTensor:$indices, NN_Tensor:$updates, I64Attr:$axis);
   let results = (outs NN_Tensor:$result);
-  let assemblyFormat = "$kind $input `,` $indices `,` $updates `axis` $axis attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $kind $input `,` $indices `,` $updates `axis` $axis attr-dict `:` functional-type(operands, results)";
 }
 
 def NN_GatherNDOp : NN_InferredOp<"gather_nd", [NN_Differentiable]> {
@@ -323,7 +323,7 @@ def NN_ScatterNDOp : NN_InferredOp<"scatter_nd", [NN_Differentiable]> {
   }];
   let arguments = (ins NN_ScatterKindAttr:$kind, NN_Tensor:$input, NN_IndexTensor:$indices, NN_Tensor:$updates, DefaultValuedAttr<I64Attr, "0">:$batch_dims);
   let results = (outs NN_Tensor:$result);
-  let assemblyFormat = "$kind $input `,` $indices `,` $updates attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $kind $input `,` $indices `,` $updates attr-dict `:` functional-type(operands, results)";
 }
 
 // The three ops below only carry torch's masked_scatter from the importer to
@@ -390,7 +390,7 @@ def NN_ReduceOp : NN_InferredOp<"reduce", [NN_Differentiable]> {
   let description = [{ `axes` are sorted; reduced dimensions stay as 1 with `keep_dims`. }];
   let arguments = (ins NN_ReduceKindAttr:$kind, NN_Tensor:$input, DenseI64ArrayAttr:$axes, UnitAttr:$keep_dims);
   let results = (outs NN_Tensor:$result);
-  let assemblyFormat = "$kind $input `axes` $axes (`keep_dims` $keep_dims^)? attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $kind $input `axes` $axes (`keep_dims` $keep_dims^)? attr-dict `:` functional-type(operands, results)";
   let hasFolder = 1;
 }
 
@@ -399,7 +399,7 @@ def NN_ArgReduceOp : NN_InferredOp<"arg_reduce"> {
   let description = [{ `kind` is max or min. The axis stays as 1 with `keep_dims`. }];
   let arguments = (ins NN_ReduceKindAttr:$kind, NN_Tensor:$input, I64Attr:$axis, UnitAttr:$keep_dims, UnitAttr:$select_last);
   let results = (outs NN_Tensor:$result);
-  let assemblyFormat = "$kind $input `axis` $axis (`keep_dims` $keep_dims^)? (`select_last` $select_last^)? attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $kind $input `axis` $axis (`keep_dims` $keep_dims^)? (`select_last` $select_last^)? attr-dict `:` functional-type(operands, results)";
 }
 
 def NN_CumsumOp : NN_InferredOp<"cumsum", [NN_Differentiable]> {
@@ -418,14 +418,14 @@ def NN_PoolOp : NN_ConvBase<"pool", [NN_Differentiable]> {
   }];
   let arguments = !con((ins NN_PoolKindAttr:$kind, NN_Tensor:$input, DenseI64ArrayAttr:$window), convAttrs, (ins UnitAttr:$count_padding));
   let results = (outs NN_Tensor:$result);
-  let assemblyFormat = "$kind $input `window` $window attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $kind $input `window` $window attr-dict `:` functional-type(operands, results)";
 }
 
 def NN_PoolGradOp : NN_ConvBase<"pool_grad", []> {
   let summary = "gradient of pool's input; of equal maxima the first takes it";
   let arguments = !con((ins NN_PoolKindAttr:$kind, NN_Tensor:$input, NN_Tensor:$grad, DenseI64ArrayAttr:$window), convAttrs, (ins UnitAttr:$count_padding));
   let results = (outs NN_Tensor:$result);
-  let assemblyFormat = "$kind $input `,` $grad `window` $window attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "`` $kind $input `,` $grad `window` $window attr-dict `:` functional-type(operands, results)";
 }
 
 //===----------------------------------------------------------------------===//

@@ -1,0 +1,116 @@
+//===- NNOps.cpp - Verifiers and accessors of nn ops ----------------------===//
+
+#include "dialects/NN/NN.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/TypeUtilities.h"
+
+using namespace mlir;
+using namespace mgq::nn;
+
+//===----------------------------------------------------------------------===//
+// param, param_ref
+//===----------------------------------------------------------------------===//
+
+RankedTensorType ParamOp::getTensorType() {
+  return cast<RankedTensorType>(getType());
+}
+
+bool ParamOp::isTrainable() {
+  return getTrainability() == Trainability::Trainable;
+}
+
+/// Bytes of one element in a file: booleans take one.
+static int64_t elementBytes(Type type) {
+  return std::max<int64_t>(type.getIntOrFloatBitWidth(), 8) / 8;
+}
+
+LogicalResult ParamOp::verify() {
+  RankedTensorType type = getTensorType();
+  if (!type.hasStaticShape())
+    return emitOpError("has type ") << type << ", expected a static shape";
+  int64_t expected =
+      type.getNumElements() * elementBytes(type.getElementType());
+  if (static_cast<int64_t>(getLength()) != expected)
+    return emitOpError("has length ")
+           << getLength() << ", expected " << expected << " bytes for " << type;
+  if (static_cast<int64_t>(getOffset()) < 0)
+    return emitOpError("has negative offset ")
+           << static_cast<int64_t>(getOffset());
+  if (auto permutation = getCanonicalPermutation())
+    if (permutation->size() != static_cast<size_t>(type.getRank()))
+      return emitOpError("has a canonical permutation of ")
+             << permutation->size() << " dimensions, expected "
+             << type.getRank();
+  return success();
+}
+
+static ParseResult parseTrainability(OpAsmParser &parser,
+                                     TrainabilityAttr &attr) {
+  StringRef keyword;
+  if (failed(parser.parseOptionalKeyword(&keyword, {"frozen", "trainable"})))
+    return success();
+  attr = TrainabilityAttr::get(parser.getContext(),
+                               *symbolizeTrainability(keyword));
+  return success();
+}
+
+static void printTrainability(OpAsmPrinter &printer, ParamOp,
+                              TrainabilityAttr attr) {
+  if (attr)
+    printer << stringifyTrainability(attr.getValue());
+}
+
+LogicalResult
+ParamRefOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto param = symbols.lookupNearestSymbolFrom<ParamOp>(*this, getParamAttr());
+  if (!param)
+    return emitOpError("refers to ")
+           << getParamAttr() << ", which is not an nn.param";
+  if (param.getType() != getResult().getType()) {
+    InFlightDiagnostic diag = emitOpError("has type ")
+                              << getResult().getType() << ", expected "
+                              << param.getType();
+    diag.attachNote(param.getLoc()) << "parameter declared here";
+    return diag;
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Elementwise, shape
+//===----------------------------------------------------------------------===//
+
+LogicalResult BinaryOp::verify() {
+  Type lhs = getElementTypeOrSelf(getLhs()), rhs = getElementTypeOrSelf(getRhs());
+  if (lhs != rhs && getKind() != BinaryKind::Pow)
+    return emitOpError("has operands of ")
+           << lhs << " and " << rhs << ", expected equal element types";
+  return success();
+}
+
+LogicalResult ReshapeOp::verify() {
+  auto from = cast<RankedTensorType>(getInput().getType());
+  auto to = cast<RankedTensorType>(getResult().getType());
+  if (from.getElementType() != to.getElementType())
+    return emitOpError("changes the element type from ")
+           << from.getElementType() << " to " << to.getElementType();
+  if (from.hasStaticShape() && to.hasStaticShape() &&
+      from.getNumElements() != to.getNumElements())
+    return emitOpError("changes the number of elements from ")
+           << from.getNumElements() << " to " << to.getNumElements();
+  return success();
+}
+
+LogicalResult BroadcastOp::verify() {
+  auto from = cast<RankedTensorType>(getInput().getType());
+  auto to = cast<RankedTensorType>(getResult().getType());
+  auto joined = broadcastShapes(from.getShape(), to.getShape());
+  if (from.getElementType() != to.getElementType() || failed(joined) ||
+      ArrayRef<int64_t>(*joined) != to.getShape())
+    return emitOpError("cannot expand ") << from << " to " << to;
+  return success();
+}
+
+#define GET_OP_CLASSES
+#include "dialects/NN/NNOps.cpp.inc"

@@ -1,0 +1,1 @@
+#include "frontends/onnx/Import.h"

@@ -1,0 +1,40 @@
+//===- Import.h - ONNX in, nn out -----------------------------------------===//
+#ifndef MGQ_FRONTENDS_ONNX_IMPORT_H
+#define MGQ_FRONTENDS_ONNX_IMPORT_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "llvm/ADT/StringMap.h"
+#include <string>
+#include <vector>
+
+namespace mgq::onnx {
+
+/// What the importer needs to know beside the file.
+struct ImportOptions {
+  /// Sizes of symbolic dimensions, by name (`--dim=NAME=N`).
+  llvm::StringMap<int64_t> dims;
+  /// Globs of parameters that will train (`--trainable`, else the metadata
+  /// `mgq.trainable`): merged parameters among them are un-merged, and a
+  /// float initializer of one element is a parameter only if it is named here.
+  std::vector<std::string> trainable;
+  /// Graph inputs that are bound to constants (mgq-run: inputs that decide
+  /// shapes), by name; each ElementsAttr has the input's type.
+  llvm::StringMap<mlir::ElementsAttr> constantInputs;
+  /// Float initializers are constants, not parameters (mgq-run on small
+  /// graphs needs no weights at run time).
+  bool inlineWeights = false;
+};
+
+/// Reads `path` into a module with one func.func @model over nn ops, or
+/// reports what is wrong (all unsupported nodes in one error) and gives null.
+mlir::OwningOpRef<mlir::ModuleOp> importModel(mlir::MLIRContext *context,
+                                              llvm::StringRef path,
+                                              const ImportOptions &options);
+
+/// Names of the ONNX operators that importModel knows, sorted.
+std::vector<llvm::StringRef> supportedOperators();
+
+} // namespace mgq::onnx
+
+#endif // MGQ_FRONTENDS_ONNX_IMPORT_H

@@ -1,0 +1,18 @@
+//===- Passes.h - Passes over nn ------------------------------------------===//
+#ifndef MGQ_PASSES_NN_PASSES_H
+#define MGQ_PASSES_NN_PASSES_H
+
+#include "dialects/NN/NN.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/Pass/Pass.h"
+
+namespace mgq::nn {
+
+#define GEN_PASS_DECL
+#define GEN_PASS_REGISTRATION
+#include "passes/NN/Passes.h.inc"
+
+} // namespace mgq::nn
+
+#endif // MGQ_PASSES_NN_PASSES_H
