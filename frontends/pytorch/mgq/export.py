@@ -12,6 +12,8 @@ import onnx_ir
 import torch
 from onnxscript import optimizer
 
+# What a node tells about the module it comes from; the rest holds file paths.
+KEPT = ("pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.name_scopes")
 INLINE_LIMIT = 64 << 20  # bytes of weights that may stay inside the .onnx file
 
 
@@ -36,6 +38,15 @@ def restore_parameters(graph, values):
             graph.register_initializer(parameter)
 
 
+def drop_debug_metadata(graph):
+    """Removes what the exporter records for itself: stack traces, signatures."""
+    graph.metadata_props.clear()
+    for node in graph:
+        kept = {key: node.metadata_props[key] for key in KEPT if key in node.metadata_props}
+        node.metadata_props.clear()
+        node.metadata_props.update(kept)
+
+
 def export_loss(model, inputs, opset=20):
     """The graph of `model`'s scalar loss for the example `inputs` (name -> tensor)."""
     with torch.no_grad():
@@ -54,6 +65,7 @@ def export_loss(model, inputs, opset=20):
     values = hide_parameters(exported.graph, names)
     optimizer.optimize(exported)
     restore_parameters(exported.graph, values)
+    drop_debug_metadata(exported.graph)
     return exported
 
 

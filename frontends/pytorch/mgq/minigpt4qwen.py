@@ -115,7 +115,7 @@ def qformer_config(size):
         num_hidden_layers=size.qformer.layers,
         num_attention_heads=size.qformer.heads,
         encoder_hidden_size=size.vision.width,
-        attn_implementation="sdpa",
+        attn_implementation="eager",
     )
 
 
