@@ -1,0 +1,27 @@
+"""Configuration of the lit tests: IR in, checked IR or diagnostics out."""
+
+import os
+import sys
+
+import lit.formats
+from lit.llvm import llvm_config
+
+config.name = "MGQ"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".mlir", ".test"]
+config.excludes = ["data", "lib", "node", "golden"]
+config.test_source_root = os.path.dirname(__file__)
+config.test_exec_root = os.path.join(config.mgq_build_dir, "test")
+
+llvm_config.with_environment("PATH", config.llvm_tools_dir, append_path=True)
+llvm_config.with_environment("PATH", config.mgq_tools_dir, append_path=True)
+config.substitutions.append(("%python", sys.executable))
+config.substitutions.append(("%data", os.path.join(config.test_source_root, "data")))
+llvm_config.add_tool_substitutions(
+    ["FileCheck", "not", "count", "split-file"], [config.llvm_tools_dir]
+)
+llvm_config.add_tool_substitutions(
+    [tool for tool in ("mgq-opt", "mgq-compile", "mgq-run")
+     if os.path.exists(os.path.join(config.mgq_tools_dir, tool))],
+    [config.mgq_tools_dir],
+)
