@@ -33,6 +33,10 @@ inline constexpr llvm::StringLiteral kMetadataAttr = "nn.metadata";
 /// On an argument or a result of @model: name of the graph input or output.
 inline constexpr llvm::StringLiteral kInputAttr = "nn.input";
 inline constexpr llvm::StringLiteral kOutputAttr = "nn.output";
+/// On a result of @model: "sum" and "count" of a mean over rows, or "mean".
+inline constexpr llvm::StringLiteral kLossAttr = "nn.loss";
+/// On the module, between simplify and mark: names of unused parameters.
+inline constexpr llvm::StringLiteral kDeadParamsAttr = "nn.dead_params";
 /// On a function: it is a layer.
 inline constexpr llvm::StringLiteral kLayerAttr = "nn.layer";
 

@@ -5,11 +5,18 @@ include "mlir/Pass/PassBase.td"
 
 def MarkPass : Pass<"nn-mark", "::mlir::ModuleOp"> {
   let summary = "Mark parameters trainable or frozen; split the loss into sum and count";
+  let description = [{
+    Parameters whose names match `trainable` and not `freeze` train, the others
+    are frozen; without `trainable` the model's metadata `mgq.trainable` says
+    what trains. A trainable parameter that no gradient of the loss reaches is
+    an error. A mean cross-entropy is split into `nn.loss = "sum"` and
+    `nn.loss = "count"`, and `@count` computes the count from the inputs.
+  }];
   let options = [
     ListOption<"trainable", "trainable", "std::string", "Globs of parameters to train.">,
     ListOption<"freeze", "freeze", "std::string", "Globs taken out of the set again.">
   ];
-  let dependentDialects = ["::mgq::nn::NNDialect"];
+  let dependentDialects = ["::mgq::nn::NNDialect", "::mlir::func::FuncDialect"];
 }
 
 #endif // MGQ_PASSES_NN_PASSES_TD
