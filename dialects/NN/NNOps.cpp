@@ -61,8 +61,7 @@ static void printTrainability(OpAsmPrinter &printer, ParamOp,
     printer << stringifyTrainability(attr.getValue());
 }
 
-LogicalResult
-ParamRefOp::verifySymbolUses(SymbolTableCollection &symbols) {
+LogicalResult ParamRefOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto param = symbols.lookupNearestSymbolFrom<ParamOp>(*this, getParamAttr());
   if (!param)
     return emitOpError("refers to ")
@@ -82,7 +81,8 @@ ParamRefOp::verifySymbolUses(SymbolTableCollection &symbols) {
 //===----------------------------------------------------------------------===//
 
 LogicalResult BinaryOp::verify() {
-  Type lhs = getElementTypeOrSelf(getLhs()), rhs = getElementTypeOrSelf(getRhs());
+  Type lhs = getElementTypeOrSelf(getLhs()),
+       rhs = getElementTypeOrSelf(getRhs());
   if (lhs != rhs && getKind() != BinaryKind::Pow)
     return emitOpError("has operands of ")
            << lhs << " and " << rhs << ", expected equal element types";

@@ -38,8 +38,8 @@ static std::string str(ArrayRef<int64_t> shape) {
   return shape.empty() ? "scalar" : text;
 }
 
-FailureOr<SmallVector<int64_t>>
-mgq::nn::broadcastShapes(ArrayRef<int64_t> a, ArrayRef<int64_t> b) {
+FailureOr<SmallVector<int64_t>> mgq::nn::broadcastShapes(ArrayRef<int64_t> a,
+                                                         ArrayRef<int64_t> b) {
   if (a.size() < b.size())
     std::swap(a, b);
   SmallVector<int64_t> result(a);
@@ -68,8 +68,8 @@ static LogicalResult broadcastInto(MaybeLoc loc, SmallVector<int64_t> &shape,
 
 static LogicalResult checkAxis(MaybeLoc loc, int64_t axis, int64_t rank) {
   if (axis < 0 || axis >= rank)
-    return emitOptionalError(loc, "axis ", axis, " is outside a tensor of rank ",
-                             rank);
+    return emitOptionalError(loc, "axis ", axis,
+                             " is outside a tensor of rank ", rank);
   return success();
 }
 
@@ -341,8 +341,7 @@ LogicalResult MaskedScatterOp::inferReturnTypes(MLIRContext *, MaybeLoc loc,
   auto input = shapeOf(op.getInput()), mask = shapeOf(op.getMask()),
        source = shapeOf(op.getSource());
   if (mask.size() > input.size() || input.take_front(mask.size()) != mask ||
-      source.empty() ||
-      source.drop_front() != input.drop_front(mask.size()))
+      source.empty() || source.drop_front() != input.drop_front(mask.size()))
     return emitOptionalError(loc, "masked_scatter of rows ", str(source),
                              " into ", str(input), " by mask ", str(mask));
   return same(op.getInput(), types);
@@ -454,13 +453,12 @@ LogicalResult RMSNormGradOp::inferReturnTypes(MLIRContext *, MaybeLoc loc,
 //===----------------------------------------------------------------------===//
 
 /// Checks q, k, v of rank 4 and an optional mask; gives the result's shape.
-static FailureOr<SmallVector<int64_t>> attentionShape(MaybeLoc loc, Value qv,
-                                                      Value kv, Value vv,
-                                                      Value mask) {
+static FailureOr<SmallVector<int64_t>>
+attentionShape(MaybeLoc loc, Value qv, Value kv, Value vv, Value mask) {
   auto q = shapeOf(qv), k = shapeOf(kv), v = shapeOf(vv);
-  bool fits = q.size() == 4 && k.size() == 4 && v.size() == 4 &&
-              q[0] == k[0] && q[0] == v[0] && k[1] == v[1] && k[1] > 0 &&
-              q[1] % k[1] == 0 && k[2] == v[2] && q[3] == k[3];
+  bool fits = q.size() == 4 && k.size() == 4 && v.size() == 4 && q[0] == k[0] &&
+              q[0] == v[0] && k[1] == v[1] && k[1] > 0 && q[1] % k[1] == 0 &&
+              k[2] == v[2] && q[3] == k[3];
   if (!fits)
     return emitOptionalError(loc, "attention of q ", str(q), ", k ", str(k),
                              ", v ", str(v),
@@ -487,11 +485,10 @@ LogicalResult AttentionOp::inferReturnTypes(MLIRContext *, MaybeLoc loc,
 
 LogicalResult AttentionGradOp::inferReturnTypes(MLIRContext *, MaybeLoc loc,
                                                 Adaptor op, Types &types) {
-  if (failed(attentionShape(loc, op.getQ(), op.getK(), op.getV(),
-                            op.getMask())))
+  if (failed(
+          attentionShape(loc, op.getQ(), op.getK(), op.getV(), op.getMask())))
     return failure();
-  types.append(
-      {op.getQ().getType(), op.getK().getType(), op.getV().getType()});
+  types.append({op.getQ().getType(), op.getK().getType(), op.getV().getType()});
   return success();
 }
 

@@ -2,6 +2,7 @@
 #ifndef MGQ_PASSES_KERNELS_PASSES_H
 #define MGQ_PASSES_KERNELS_PASSES_H
 
+#include "dialects/Kern/Kern.h"
 #include "dialects/NN/NN.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"

@@ -156,6 +156,8 @@ def check_tensors(report, what, found, expected, limit, error):
         value = error(name)
         if not value <= worst:  # also takes NaN
             worst, where = value, name
+        if np.isnan(worst):
+            break
     report.check(what, worst, limit, where)
 
 

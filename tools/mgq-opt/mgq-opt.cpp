@@ -1,5 +1,6 @@
 //===- mgq-opt.cpp - mlir-opt with this project's dialects and passes -----===//
 
+#include "dialects/Kern/Kern.h"
 #include "dialects/NN/NN.h"
 #include "passes/Kernels/Passes.h"
 #include "passes/NN/Passes.h"
@@ -14,7 +15,8 @@ int main(int argc, char **argv) {
   mlir::registerAllDialects(registry);
   mlir::registerAllExtensions(registry);
   mlir::registerAllPasses();
-  registry.insert<mgq::nn::NNDialect>();
+  registry.insert<mgq::nn::NNDialect, mgq::kern::KernDialect>();
+  mgq::kern::registerBufferization(registry);
   mgq::nn::registerNNPasses();
   mgq::kernels::registerKernelsPasses();
   return mlir::asMainReturnCode(

@@ -1,0 +1,31 @@
+//===- Pipe.h - The pipe dialect ------------------------------------------===//
+#ifndef MGQ_DIALECTS_PIPE_PIPE_H
+#define MGQ_DIALECTS_PIPE_PIPE_H
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+#include "dialects/Pipe/PipeDialect.h.inc"
+
+#include "dialects/Pipe/PipeEnums.h.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialects/Pipe/PipeAttrs.h.inc"
+#define GET_TYPEDEF_CLASSES
+#include "dialects/Pipe/PipeTypes.h.inc"
+
+#define GET_OP_CLASSES
+#include "dialects/Pipe/PipeOps.h.inc"
+
+namespace mgq::pipe {
+
+/// On a call of @train, @model or @count: the stage that runs it (i64).
+inline constexpr llvm::StringLiteral kStageAttr = "pipe.stage";
+
+} // namespace mgq::pipe
+
+#endif // MGQ_DIALECTS_PIPE_PIPE_H

@@ -1,0 +1,49 @@
+//===- Pipeline.h - From layer functions of nn ops to target code ---------===//
+//
+// The CPU pipeline, on the module of layer functions:
+//
+//   convert-nn-to-linalg     nn ops -> linalg.generic, kern.matmul,
+//                            kern.attention*, kern.loops on tensors
+//   kern-fuse                fusion of elementwise ops
+//   kern-destinations        results become memref arguments
+//   one-shot-bufferize       (without function boundaries)
+//   kern-lower-matmul        kern.matmul and kern.attention* on memrefs of
+//                            static layout -> scf.parallel/scf.for, memref,
+//                            vector ops, calls of private func.funcs of the
+//                            module; temporaries are memref.alloc of static
+//                            size at the function's top level
+//   kern-lower-loops         whatever kern.matmul is left, kern.loops, linalg
+//                            -> scf.parallel (outermost), scf.for
+//   kern-outline             every loop nest at the top level -> a function of
+//                            its own (memrefs are noalias there); kern.launch
+//   kern-plan-scratch        memref.alloc -> offsets in the scratch argument
+//   kern-expand-math, ...    -> LLVM dialect, kernel ABI
+//
+// A top-level scf.parallel is what runs on the threads: the outliner cuts it
+// into chunks by its static trip count and the work inside. A memref.alloca
+// belongs into that loop's body and is for small blocks; it ends up in the
+// outlined function's entry block.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MGQ_PASSES_KERNELS_PIPELINE_H
+#define MGQ_PASSES_KERNELS_PIPELINE_H
+
+#include "mlir/Pass/PassManager.h"
+
+namespace mgq::kernels {
+
+/// What code is made for.
+struct CpuOptions {
+  /// native, x86-64-v3, x86-64-v4 or x86-64-v4-bf16.
+  std::string cpu = "native";
+  /// Keep attention whole for generated kernels; else it is made of products
+  /// and a softmax.
+  bool fusedAttention = false;
+};
+
+/// Adds the passes above to `pm`, a pass manager of the module of layers.
+void buildCpuKernelPipeline(mlir::OpPassManager &pm, const CpuOptions &options);
+
+} // namespace mgq::kernels
+
+#endif // MGQ_PASSES_KERNELS_PIPELINE_H

@@ -1,0 +1,45 @@
+//===- Arena.h - The one block of memory of a rank -----------------*- C++ -*-===//
+#ifndef MGQ_RUNTIME_COMMON_ARENA_H
+#define MGQ_RUNTIME_COMMON_ARENA_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mgq::rt {
+
+/// Anonymous memory in huge pages where the system has them, zero-filled and
+/// touched once, so that running out of memory shows at the start.
+class Arena {
+public:
+  /// Throws Error that says how much is needed and how much there is.
+  explicit Arena(int64_t bytes);
+  Arena(const Arena &) = delete;
+  Arena &operator=(const Arena &) = delete;
+  ~Arena();
+
+  int64_t size() const { return bytes; }
+  std::byte *at(int64_t offset) { return base + offset; }
+  float *floatsAt(int64_t offset) {
+    return reinterpret_cast<float *>(base + offset);
+  }
+
+  /// Measures anonymous resident memory; keeps the largest value. Allocates
+  /// nothing.
+  void samplePeak();
+
+  /// Largest growth of anonymous resident bytes since before the arena was
+  /// mapped, over all samples.
+  int64_t peakBytes() const { return peak; }
+
+private:
+  int64_t bytes, mappedBytes = 0, before, peak = 0;
+  void *mapping = nullptr;
+  std::byte *base = nullptr;
+};
+
+/// "1.5 GiB".
+const char *bytesText(int64_t bytes, char (&buffer)[32]);
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_ARENA_H

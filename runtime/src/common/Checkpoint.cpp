@@ -1,0 +1,263 @@
+//===- Checkpoint.cpp - Saves and restores training -----------------------===//
+
+#include "runtime/src/common/Checkpoint.h"
+#include "runtime/src/common/Error.h"
+#include "runtime/src/common/Optimizer.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fcntl.h>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <unistd.h>
+
+using namespace mgq::rt;
+namespace fs = std::filesystem;
+
+static constexpr const char *temporaryPrefix = ".tmp-checkpoint-";
+static constexpr int stateVersion = 1;
+
+/// A part of the arena that a checkpoint holds for each trainable parameter.
+struct Kind {
+  const char *prefix;
+  int64_t mgq_param::*offset;
+};
+static constexpr Kind valueKind = {"", &mgq_param::value_offset};
+static constexpr Kind gradientKind = {"", &mgq_param::grad_offset};
+static constexpr Kind momentumKind = {"momentum/", &mgq_param::momentum_offset};
+static constexpr Kind varianceKind = {"variance/", &mgq_param::variance_offset};
+
+static void writeKinds(const std::string &path, const mgq_program &program,
+                       Arena &arena, const std::vector<Kind> &kinds) {
+  std::vector<TensorSource> tensors;
+  for (const Kind &kind : kinds)
+    for (int32_t i : trainableParams(program)) {
+      const mgq_param &param = program.params[i];
+      tensors.push_back({std::string(kind.prefix) + param.name,
+                         shapeOf(param.stored),
+                         arena.floatsAt(param.*kind.offset),
+                         param.canonical_permutation});
+    }
+  writeSafetensors(path, tensors, {{"format", "pt"}});
+}
+
+void mgq::rt::writeGradients(const std::string &path,
+                             const mgq_program &program, Arena &arena) {
+  writeKinds(path, program, arena, {gradientKind});
+}
+
+/// The step of "checkpoint-STEP", empty for other names.
+static std::optional<int64_t> stepOfName(const std::string &name) {
+  static const std::string prefix = "checkpoint-";
+  if (name.rfind(prefix, 0) != 0 || name.size() == prefix.size() ||
+      name.size() > prefix.size() + 18 ||
+      name.find_first_not_of("0123456789", prefix.size()) != name.npos)
+    return std::nullopt;
+  return std::stoll(name.substr(prefix.size()));
+}
+
+/// Step and path of all checkpoints in a folder, by step.
+static std::vector<std::pair<int64_t, fs::path>>
+listCheckpoints(const std::string &output) {
+  std::vector<std::pair<int64_t, fs::path>> found;
+  std::error_code code;
+  for (const auto &entry : fs::directory_iterator(output, code))
+    if (auto step = stepOfName(entry.path().filename().string()))
+      if (fs::exists(entry.path() / "trainer_state.json", code))
+        found.emplace_back(*step, entry.path());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string mgq::rt::latestCheckpoint(const std::string &output) {
+  auto found = listCheckpoints(output);
+  return found.empty() ? "" : found.back().second.string();
+}
+
+void mgq::rt::cleanTemporary(const std::string &output) {
+  std::error_code code;
+  std::vector<fs::path> leftovers;
+  for (const auto &entry : fs::directory_iterator(output, code))
+    if (entry.path().filename().string().rfind(temporaryPrefix, 0) == 0)
+      leftovers.push_back(entry.path());
+  for (const fs::path &path : leftovers)
+    fs::remove_all(path, code);
+}
+
+/// Removes a checkpoint; its final name goes first, so that it is never seen
+/// in part.
+static void removeCheckpoint(const fs::path &path) {
+  std::error_code code;
+  fs::path temporary =
+      path.parent_path() /
+      (temporaryPrefix + path.filename().string() + "-old");
+  fs::remove_all(temporary, code);
+  fs::rename(path, temporary, code);
+  fs::remove_all(code ? path : temporary, code);
+}
+
+/// Gives `temporary` its final name; an older checkpoint there is exchanged.
+static void publish(const fs::path &temporary, const fs::path &final) {
+  if (rename(temporary.c_str(), final.c_str()) == 0)
+    return;
+  if ((errno == ENOTEMPTY || errno == EEXIST) &&
+      renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(),
+                RENAME_EXCHANGE) == 0) {
+    std::error_code code;
+    fs::remove_all(temporary, code);
+    return;
+  }
+  fail("cannot write '{}': {}", final.string(), errorText(errno));
+}
+
+static nlohmann::ordered_json stateJson(const mgq_program &program,
+                                        const TrainerState &state) {
+  nlohmann::ordered_json json;
+  json["version"] = stateVersion;
+  json["compiler"] = program.compiler_version;
+  json["fingerprint"] = program.fingerprint;
+  json["step"] = state.step;
+  json["epoch"] = state.epoch;
+  json["updates"] = state.updates;
+  json["empty_steps"] = state.emptySteps;
+  json["nonfinite_steps"] = state.nonfiniteSteps;
+  json["clip_history"] = state.clipHistory;
+  json["seed"] = state.seed;
+  json["shuffle"] = state.shuffle;
+  json["records"] = state.records;
+  json["micro_batches"] = state.microBatches;
+  return json;
+}
+
+std::string mgq::rt::saveCheckpoint(const std::string &output,
+                                    const mgq_program &program, Arena &arena,
+                                    const TrainerState &state, int64_t limit) {
+  std::error_code code;
+  std::string name = "checkpoint-" + std::to_string(state.step);
+  fs::path final = fs::path(output) / name;
+  fs::path temporary =
+      fs::path(output) / (temporaryPrefix + std::to_string(state.step));
+  fs::create_directories(output, code);
+  fs::remove_all(temporary, code);
+  if (!fs::create_directory(temporary, code))
+    fail("cannot write '{}': {}", final.string(), code.message());
+  try {
+    writeKinds(temporary / "model.safetensors", program, arena, {valueKind});
+    writeKinds(temporary / "optimizer.safetensors", program, arena,
+               {momentumKind, varianceKind});
+    writeText(temporary / "trainer_state.json",
+              stateJson(program, state).dump(2) + "\n");
+    publish(temporary, final);
+  } catch (...) {
+    fs::remove_all(temporary, code);
+    throw;
+  }
+  syncFolder(output);
+
+  auto found = listCheckpoints(output);
+  for (size_t i = 0, kept = found.size();
+       i < found.size() && limit > 0 && kept > static_cast<size_t>(limit); ++i)
+    if (found[i].first != state.step) {
+      removeCheckpoint(found[i].second);
+      --kept;
+    }
+  return final.string();
+}
+
+/// Checks that a file holds exactly the trainable parameters under `kinds`.
+static void checkNames(const SafetensorsFile &file, const mgq_program &program,
+                       const std::vector<Kind> &kinds) {
+  std::set<std::string> extra;
+  for (const auto &entry : file.tensors())
+    extra.insert(entry.first);
+  for (const Kind &kind : kinds)
+    for (int32_t i : trainableParams(program)) {
+      const mgq_param &param = program.params[i];
+      std::string name = std::string(kind.prefix) + param.name;
+      const TensorView *view = file.find(name);
+      if (!view)
+        fail("'{}' does not fit: it has no tensor '{}', which this program "
+             "trains",
+             file.path(), name);
+      Shape wanted =
+          transposedShape(shapeOf(param.stored), param.canonical_permutation);
+      if (view->type != MGQ_F32 || view->shape != wanted)
+        fail("'{}' does not fit: tensor '{}' is {} {}, expected F32 {}",
+             file.path(), name, typeName(view->type), shapeText(view->shape),
+             shapeText(wanted));
+      extra.erase(name);
+    }
+  if (!extra.empty())
+    fail("'{}' does not fit: its tensor '{}' is not trained by this program",
+         file.path(), *extra.begin());
+}
+
+static void readKinds(const SafetensorsFile &file, const mgq_program &program,
+                      Arena &arena, const std::vector<Kind> &kinds) {
+  std::vector<float> canonical;
+  for (const Kind &kind : kinds)
+    for (int32_t i : trainableParams(program)) {
+      const mgq_param &param = program.params[i];
+      const TensorView *view = file.find(std::string(kind.prefix) + param.name);
+      canonical.resize(view->bytes / 4);
+      convertToFloat(MGQ_F32, view->data, canonical.data(), view->bytes / 4);
+      float *target = arena.floatsAt(param.*kind.offset);
+      if (param.canonical_permutation)
+        untranspose(canonical.data(), target, shapeOf(param.stored),
+                    param.canonical_permutation);
+      else
+        std::copy(canonical.begin(), canonical.end(), target);
+    }
+}
+
+static TrainerState parseState(const std::string &path,
+                               const mgq_program &program) {
+  TrainerState state;
+  try {
+    auto json = nlohmann::json::parse(readText(path));
+    if (json.at("version").get<int>() != stateVersion)
+      fail("'{}' has version {}, expected {}", path,
+           json.at("version").get<int>(), stateVersion);
+    auto fingerprint = json.at("fingerprint").get<std::string>();
+    state.step = json.at("step");
+    state.epoch = json.at("epoch");
+    state.updates = json.at("updates");
+    state.emptySteps = json.at("empty_steps");
+    state.nonfiniteSteps = json.at("nonfinite_steps");
+    state.clipHistory = json.at("clip_history").get<std::vector<double>>();
+    state.seed = json.at("seed");
+    state.shuffle = json.at("shuffle");
+    state.records = json.at("records");
+    state.microBatches = json.at("micro_batches");
+    if (state.step < 0 || state.updates < 0 || state.updates > state.step)
+      fail("'{}' is damaged: step {}, updates {}", path, state.step,
+           state.updates);
+    if (fingerprint != program.fingerprint)
+      fail("'{}' is a checkpoint of another model or of other options: "
+           "fingerprint {}, this program's is {}",
+           folderOf(path), fingerprint, program.fingerprint);
+  } catch (const nlohmann::json::exception &error) {
+    fail("'{}' is damaged: {}", path, error.what());
+  }
+  return state;
+}
+
+TrainerState mgq::rt::loadCheckpoint(const std::string &path,
+                                     const mgq_program &program,
+                                     Arena &arena) {
+  std::error_code code;
+  if (!fs::is_directory(path, code))
+    fail("'{}' is not a checkpoint: it is not a folder", path);
+  if (!fs::exists(path + "/trainer_state.json", code))
+    fail("'{}' is not a checkpoint: it has no trainer_state.json", path);
+  // Names first: they say more than two different fingerprints.
+  SafetensorsFile model(path + "/model.safetensors");
+  SafetensorsFile optimizer(path + "/optimizer.safetensors");
+  checkNames(model, program, {valueKind});
+  checkNames(optimizer, program, {momentumKind, varianceKind});
+  TrainerState state = parseState(path + "/trainer_state.json", program);
+  readKinds(model, program, arena, {valueKind});
+  readKinds(optimizer, program, arena, {momentumKind, varianceKind});
+  return state;
+}

@@ -1,0 +1,57 @@
+//===- Checkpoint.h - Saves and restores training ------------------*- C++ -*-===//
+//
+// A checkpoint is a folder `checkpoint-STEP`. It is written under a temporary
+// name (`.tmp-checkpoint-...`) and renamed when all is on disk, so that a
+// folder under a final name is always whole.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MGQ_RUNTIME_COMMON_CHECKPOINT_H
+#define MGQ_RUNTIME_COMMON_CHECKPOINT_H
+
+#include "runtime/src/common/Arena.h"
+#include "runtime/src/common/Safetensors.h"
+
+namespace mgq::rt {
+
+/// What is not in the arena. Everything that a resumed run needs to go on
+/// bit-identically.
+struct TrainerState {
+  int64_t step = 0;    ///< Finished steps.
+  int64_t updates = 0; ///< AdamW updates: steps that were neither empty nor skipped.
+  int64_t emptySteps = 0;
+  int64_t nonfiniteSteps = 0;
+  std::vector<double> clipHistory;
+
+  // Decide the order of records; compared on resume.
+  uint64_t seed = 0;
+  bool shuffle = true;
+  int64_t records = 0;
+  int64_t microBatches = 0;
+  double epoch = 0; ///< For readers.
+};
+
+/// Writes output/checkpoint-STEP and removes the oldest beyond `limit` (0: all
+/// stay). Returns its path. Throws Error that names the file at fault; then no
+/// folder under a final name has changed.
+std::string saveCheckpoint(const std::string &output, const mgq_program &program,
+                           Arena &arena, const TrainerState &state,
+                           int64_t limit);
+
+/// Reads a checkpoint into the arena. Throws Error for one that is damaged, of
+/// another model or of other trainable parameters (naming them).
+TrainerState loadCheckpoint(const std::string &path, const mgq_program &program,
+                            Arena &arena);
+
+/// The checkpoint of the latest step in a folder, empty if there is none.
+std::string latestCheckpoint(const std::string &output);
+
+/// Removes what interrupted runs left under temporary names.
+void cleanTemporary(const std::string &output);
+
+/// Writes the accumulated gradients under canonical names and layout.
+void writeGradients(const std::string &path, const mgq_program &program,
+                    Arena &arena);
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_CHECKPOINT_H

@@ -1,0 +1,221 @@
+//===- DataReader.cpp - Records of training data --------------------------===//
+
+#include "runtime/src/common/DataReader.h"
+#include "runtime/src/common/Error.h"
+#include "runtime/src/common/Glob.h"
+#include "runtime/src/common/Philox.h"
+#include <cmath>
+#include <cstring>
+
+using namespace mgq::rt;
+
+/// Records in a tensor of `shape` for an input of shape `wanted`; empty if the
+/// shape fits neither form.
+static std::optional<int64_t> recordsOf(const Shape &shape,
+                                        const Shape &wanted) {
+  if (shape.size() == wanted.size() + 1 &&
+      std::equal(wanted.begin(), wanted.end(), shape.begin() + 1))
+    return shape[0];
+  if (shape.empty() || shape.size() != wanted.size() || wanted[0] == 0 ||
+      shape[0] % wanted[0] != 0 ||
+      !std::equal(wanted.begin() + 1, wanted.end(), shape.begin() + 1))
+    return std::nullopt;
+  return shape[0] / wanted[0];
+}
+
+/// Numbers of "[0.48, 0.45]" or "0.48,0.45"; empty if it is something else.
+static std::vector<float> parseNumbers(std::string text) {
+  for (char &c : text)
+    if (c == '[' || c == ']' || c == '(' || c == ')' || c == ',')
+      c = ' ';
+  std::vector<float> numbers;
+  const char *from = text.c_str();
+  for (;;) {
+    char *end = nullptr;
+    float value = strtof(from, &end);
+    if (end == from)
+      break;
+    if (!std::isfinite(value))
+      return {};
+    numbers.push_back(value);
+    from = end;
+  }
+  while (*from == ' ')
+    ++from;
+  return *from ? std::vector<float>() : numbers;
+}
+
+/// Mean or standard deviation of an image input: one number per channel.
+static std::vector<float> channelNumbers(const SafetensorsFile &file,
+                                         const mgq_input &input,
+                                         const char *suffix,
+                                         int64_t channels) {
+  std::string key = std::string(input.name) + suffix;
+  auto it = file.metadata().find(key);
+  if (it == file.metadata().end())
+    fail("'{}': input '{}' is U8, which needs metadata '{}.mean' and "
+         "'{}.std'; '{}' is missing",
+         file.path(), input.name, input.name, input.name, key);
+  std::vector<float> numbers = parseNumbers(it->second);
+  if (numbers.size() == 1)
+    numbers.resize(channels, numbers[0]);
+  if (static_cast<int64_t>(numbers.size()) != channels)
+    fail("'{}': metadata '{}' is '{}', expected {} numbers, one per channel",
+         file.path(), key, it->second, channels);
+  return numbers;
+}
+
+DataReader::DataReader(const mgq_program &program,
+                       const std::vector<std::string> &paths)
+    : program(program) {
+  for (const std::string &path : paths)
+    open(path);
+}
+
+void DataReader::open(const std::string &path) {
+  parts.push_back(std::make_unique<Part>(path));
+  Part &part = *parts.back();
+  part.firstRecord = recordCount;
+  checkMetadata(part.file);
+  for (int32_t i = 0; i < program.input_count; ++i)
+    openInput(part, program.inputs[i]);
+  if (part.records == 0)
+    fail("'{}' has no records", path);
+  for (int32_t i = 0; i < program.input_count; ++i)
+    checkRange(part, i);
+  recordCount += std::max<int64_t>(part.records, 0);
+}
+
+void DataReader::openInput(Part &part, const mgq_input &input) {
+  const std::string &path = part.file.path();
+  const TensorView *view = part.file.find(input.name);
+  if (!view) {
+    std::vector<std::string> names;
+    for (const auto &entry : part.file.tensors())
+      names.push_back(entry.first);
+    fail("'{}' has no tensor '{}', an input of the model; it has: {}", path,
+         input.name, fmt::join(nearestNames(input.name, names, 8), ", "));
+  }
+  Shape wanted = shapeOf(input.tensor);
+  bool image = view->type == MGQ_U8 && input.tensor.type == MGQ_F32;
+  if (view->type != input.tensor.type && !image)
+    fail("'{}': input '{}' has type {}, expected {}", path, input.name,
+         typeName(view->type), typeName(input.tensor.type));
+  std::optional<int64_t> records = recordsOf(view->shape, wanted);
+  if (!records) {
+    std::string rows =
+        wanted.empty() ? ""
+                       : fmt::format(" or rows of it, a multiple of {}",
+                                     wanted[0]);
+    fail("'{}': input '{}' has shape {}, expected records of {}{}", path,
+         input.name, shapeText(view->shape), shapeText(wanted), rows);
+  }
+  if (part.records >= 0 && *records != part.records)
+    fail("'{}': input '{}' has {} records, '{}' has {}", path, input.name,
+         *records, program.inputs[0].name, part.records);
+  part.records = *records;
+
+  int64_t count = elementCount(wanted).value();
+  Column column{view->data, count * typeBytes(view->type), {}};
+  if (image) {
+    // [sample, channel, ...]
+    column.channels = wanted.size() > 1 ? wanted[1] : 1;
+    column.channelSize = 1;
+    for (size_t i = 2; i < wanted.size(); ++i)
+      column.channelSize *= wanted[i];
+    std::vector<float> mean =
+        channelNumbers(part.file, input, ".mean", column.channels);
+    std::vector<float> deviation =
+        channelNumbers(part.file, input, ".std", column.channels);
+    for (int64_t c = 0; c < column.channels; ++c) {
+      if (!(deviation[c] > 0))
+        fail("'{}': metadata '{}.std' is {} for channel {}, expected a "
+             "positive number",
+             path, input.name, deviation[c], c);
+      for (int value = 0; value < 256; ++value)
+        column.table.push_back(
+            (static_cast<float>(value) / 255.0f - mean[c]) / deviation[c]);
+    }
+  }
+  part.columns.push_back(std::move(column));
+}
+
+void DataReader::checkMetadata(const SafetensorsFile &file) const {
+  for (int32_t i = 0; i < program.metadata_count; ++i) {
+    const mgq_pair &pair = program.metadata[i];
+    if (strncmp(pair.key, "mgq.", 4) != 0)
+      continue;
+    auto it = file.metadata().find(pair.key);
+    if (it != file.metadata().end() && it->second != pair.value)
+      fail("'{}' was made for another model: metadata '{}' is '{}', the "
+           "model's is '{}'",
+           file.path(), pair.key, it->second, pair.value);
+  }
+}
+
+void DataReader::checkRange(const Part &part, int32_t index) const {
+  const mgq_input &input = program.inputs[index];
+  if (input.limit <= 0 || isFloat(input.tensor.type))
+    return;
+  const Column &column = part.columns[index];
+  int64_t perRecord = column.recordBytes / typeBytes(input.tensor.type);
+  for (int64_t i = 0; i < part.records * perRecord; ++i) {
+    int64_t value = integerAt(input.tensor.type, column.data, i);
+    if ((value >= 0 && value < input.limit) ||
+        (input.has_ignore_value && value == input.ignore_value))
+      continue;
+    fail("'{}': input '{}' has the value {} in record {}, expected 0 to {}{}",
+         part.file.path(), input.name, value, i / perRecord, input.limit - 1,
+         input.has_ignore_value ? fmt::format(" or {}", input.ignore_value)
+                                : "");
+  }
+}
+
+void DataReader::load(int64_t record, int32_t input, std::byte *target) const {
+  size_t at = 0;
+  while (record >= parts[at]->firstRecord + parts[at]->records)
+    ++at;
+  const Column &column = parts[at]->columns[input];
+  const std::byte *from =
+      column.data + (record - parts[at]->firstRecord) * column.recordBytes;
+  if (!column.table.empty()) {
+    auto *to = reinterpret_cast<float *>(target);
+    for (int64_t i = 0; i < column.recordBytes; i += column.channelSize) {
+      int64_t channel = i / column.channelSize % column.channels;
+      const float *table = column.table.data() + channel * 256;
+      for (int64_t j = i; j < i + column.channelSize; ++j)
+        to[j] = table[std::to_integer<uint8_t>(from[j])];
+    }
+  } else if (program.inputs[input].tensor.type == MGQ_BOOL) {
+    for (int64_t i = 0; i < column.recordBytes; ++i)
+      target[i] = std::byte{from[i] != std::byte{0}};
+  } else if (column.recordBytes) {
+    memcpy(target, from, column.recordBytes);
+  }
+}
+
+RecordOrder::RecordOrder(int64_t records, int64_t perStep, bool shuffle,
+                         uint64_t seed)
+    : perStep(perStep), epochSteps(records / perStep), shuffle(shuffle),
+      seed(seed) {
+  if (records < perStep)
+    fail("the data has {} records, fewer than the {} micro-batches of a step",
+         records, perStep);
+  if (records > UINT32_MAX)
+    fail("the data has {} records, at most {} are supported", records,
+         UINT32_MAX);
+  if (shuffle)
+    order.resize(records);
+}
+
+int64_t RecordOrder::recordOf(int64_t step, int64_t index) {
+  int64_t epoch = step / epochSteps;
+  int64_t position = step % epochSteps * perStep + index;
+  if (!shuffle)
+    return position;
+  if (epoch != orderEpoch) {
+    shufflePermutation(order, seed, epoch);
+    orderEpoch = epoch;
+  }
+  return order[position];
+}

@@ -1,0 +1,78 @@
+//===- DataReader.h - Records of training data ---------------------*- C++ -*-===//
+//
+// A record is one micro-batch's input. Files hold each input of the model as a
+// tensor with a leading axis of records, or with a leading axis of samples, of
+// which consecutive ones form a record.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MGQ_RUNTIME_COMMON_DATAREADER_H
+#define MGQ_RUNTIME_COMMON_DATAREADER_H
+
+#include "runtime/src/common/Safetensors.h"
+#include <memory>
+
+namespace mgq::rt {
+
+class DataReader {
+public:
+  /// Opens and checks all files: names, types, shapes, metadata that the model
+  /// also has, range of indices. Throws Error that names file, input, record.
+  DataReader(const mgq_program &program, const std::vector<std::string> &paths);
+
+  int64_t records() const { return recordCount; }
+
+  /// Copies input `input` of a record to `target` (the input's bytes).
+  /// Normalises U8 images, makes booleans 0 or 1. Allocates nothing.
+  void load(int64_t record, int32_t input, std::byte *target) const;
+
+private:
+  /// One input in one file.
+  struct Column {
+    const std::byte *data;
+    int64_t recordBytes;
+    /// U8 image: value of [channel][byte]; empty: bytes are copied.
+    std::vector<float> table;
+    int64_t channels = 0, channelSize = 0;
+  };
+  struct Part {
+    explicit Part(const std::string &path) : file(path) {}
+
+    SafetensorsFile file;
+    int64_t firstRecord = 0, records = -1;
+    std::vector<Column> columns;
+  };
+
+  void open(const std::string &path);
+  void openInput(Part &part, const mgq_input &input);
+  void checkMetadata(const SafetensorsFile &file) const;
+  void checkRange(const Part &part, int32_t input) const;
+
+  const mgq_program &program;
+  std::vector<std::unique_ptr<Part>> parts;
+  int64_t recordCount = 0;
+};
+
+/// Which record a micro-batch of a step takes: file order or a permutation per
+/// epoch. Allocates nothing after construction.
+class RecordOrder {
+public:
+  /// `perStep`: records of a global batch. Throws Error if there are fewer
+  /// records, or more than 2^32 - 1.
+  RecordOrder(int64_t records, int64_t perStep, bool shuffle, uint64_t seed);
+
+  int64_t stepsPerEpoch() const { return epochSteps; }
+
+  /// `step` from 0, `index` below perStep.
+  int64_t recordOf(int64_t step, int64_t index);
+
+private:
+  int64_t perStep, epochSteps;
+  bool shuffle;
+  uint64_t seed;
+  int64_t orderEpoch = -1;
+  std::vector<uint32_t> order;
+};
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_DATAREADER_H

@@ -1,0 +1,39 @@
+//===- Error.h - Errors the user sees ------------------------------*- C++ -*-===//
+//
+// Inside the runtime a fault is an exception that carries one line of text;
+// main() prints it as `error: ...`. None crosses rt.h.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MGQ_RUNTIME_COMMON_ERROR_H
+#define MGQ_RUNTIME_COMMON_ERROR_H
+
+#include <fmt/format.h>
+#include <stdexcept>
+
+namespace mgq::rt {
+
+/// A fault in files, data or training: exit status 1.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Wrong usage of the command line: exit status 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws Error with a formatted text.
+template <typename... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> text, Args &&...args) {
+  throw Error(fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// Throws UsageError with a formatted text.
+template <typename... Args>
+[[noreturn]] void failUsage(fmt::format_string<Args...> text, Args &&...args) {
+  throw UsageError(fmt::format(text, std::forward<Args>(args)...));
+}
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_ERROR_H

@@ -1,0 +1,61 @@
+//===- Optimizer.h - Gradients, norms, AdamW -----------------------*- C++ -*-===//
+#ifndef MGQ_RUNTIME_COMMON_OPTIMIZER_H
+#define MGQ_RUNTIME_COMMON_OPTIMIZER_H
+
+#include "runtime/src/common/Arena.h"
+#include "runtime/src/common/Options.h"
+#include "runtime/src/common/Types.h"
+
+namespace mgq::rt {
+
+/// Norms of the accumulated gradients.
+struct GradientNorm {
+  double total;          ///< Over all trainable parameters.
+  int32_t firstNonfinite; ///< Index of a parameter, -1: all are finite.
+};
+
+/// AdamW as torch.optim.AdamW over the program's trainable parameters. Work is
+/// cut into pieces that depend on shapes only, so that thread counts change no
+/// bit. Allocates nothing after construction.
+class Optimizer {
+public:
+  /// Throws Error if a glob of the options matches no trainable parameter.
+  Optimizer(const mgq_program &program, const Options &options, Arena &arena);
+
+  /// Adds what backward left to the accumulators; `first` of a step overwrites.
+  void accumulate(bool first);
+
+  GradientNorm norm();
+
+  /// Updates all parameters. `gradientFactor`: clipping's; `learningFactor`:
+  /// the schedule's; `updates`: number of this update, from 1.
+  void update(double gradientFactor, double learningFactor, int64_t updates);
+
+private:
+  /// A piece of a parameter.
+  struct Piece {
+    int32_t param;
+    int64_t begin, count; ///< Elements.
+  };
+  struct Group {
+    double learningRate, weightDecay;
+  };
+
+  void makeGroups(const Options &options);
+
+  const mgq_program &program;
+  Arena &arena;
+  double beta1, beta2, epsilon;
+  std::vector<Piece> pieces;
+  std::vector<double> blockSums;
+  std::vector<int64_t> firstBlock;          ///< Of each piece, in blockSums.
+  std::vector<Group> groups;                ///< Of each parameter.
+  std::vector<std::vector<int64_t>> sources; ///< Offsets of its gradients.
+};
+
+/// Indices of the trainable parameters, in program order.
+std::vector<int32_t> trainableParams(const mgq_program &program);
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_OPTIMIZER_H

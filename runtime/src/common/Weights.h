@@ -1,0 +1,32 @@
+//===- Weights.h - Parameters in their files -----------------------*- C++ -*-===//
+#ifndef MGQ_RUNTIME_COMMON_WEIGHTS_H
+#define MGQ_RUNTIME_COMMON_WEIGHTS_H
+
+#include "runtime/src/common/Arena.h"
+#include "runtime/src/common/Files.h"
+#include "runtime/src/common/Types.h"
+#include <map>
+#include <memory>
+
+namespace mgq::rt {
+
+/// Maps the ONNX file and its external data. Trainable parameters are copied
+/// into the arena as f32, with momentum and variance zero; frozen ones only
+/// where the program asks for it.
+class Weights {
+public:
+  /// `folder`: --weights, or empty for the folder of the recorded model. Throws
+  /// Error that names file and parameter if one is missing or too short.
+  Weights(const mgq_program &program, const std::string &folder, Arena &arena);
+
+  /// Bytes of a parameter, as stored in its file.
+  const std::byte *data(int32_t param) const { return pointers[param]; }
+
+private:
+  std::map<std::string, std::unique_ptr<MappedFile>> files;
+  std::vector<const std::byte *> pointers;
+};
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_WEIGHTS_H
