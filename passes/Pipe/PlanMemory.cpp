@@ -318,6 +318,8 @@ LogicalResult Planner::placeActivations(Program &program) {
       for (Operation *user : result.getUsers())
         if (auto it = position.find(user); it != position.end())
           lifetime.end = std::max(lifetime.end, it->second);
+        else // returned: the runtime reads it when all calls have run
+          lifetime.end = program.calls.size();
       values.push_back(result);
       lifetimes.push_back(lifetime);
     }
