@@ -28,6 +28,8 @@ static void buildMark(OpPassManager &passes, const Options &options) {
   llvm::append_range(mark.trainable, options.trainable);
   llvm::append_range(mark.freeze, options.freeze);
   passes.addPass(nn::createMarkPass(std::move(mark)));
+  // Uses of inputs are still visible: layers hide them.
+  passes.addPass(nn::createBoundInputsPass());
   // The split of the loss leaves the division behind.
   passes.addPass(createCSEPass());
 }

@@ -51,4 +51,13 @@ def CheckDifferentiatedPass : Pass<"nn-check-differentiated", "::mlir::ModuleOp"
   }];
 }
 
+def BoundInputsPass : Pass<"nn-bound-inputs", "::mlir::ModuleOp"> {
+  let summary = "Record which values the integer inputs of @model may hold";
+  let description = [{
+    An input whose elements index a table or are labels gets `nn.limit`, and
+    `nn.ignore` where the loss ignores a value; the runtime checks the data
+    against them as it is read.
+  }];
+}
+
 #endif // MGQ_PASSES_NN_PASSES_TD

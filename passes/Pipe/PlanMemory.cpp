@@ -196,7 +196,8 @@ int64_t Planner::cell(StringRef name, Type type) {
 LogicalResult Planner::placeInputs() {
   inputs.begin = optimizer.begin + optimizer.bytes;
   cell("nn.seed", RankedTensorType::get({}, builder.getF32Type()));
-  for (Program *program : {&train, &model, &count}) {
+  // @model first: its arguments carry the limits.
+  for (Program *program : {&model, &train, &count}) {
     if (!program->function)
       continue;
     for (BlockArgument arg : program->function.getArguments()) {
