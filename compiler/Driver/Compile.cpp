@@ -3,6 +3,7 @@
 #include "compiler/Driver/Compile.h"
 
 #include "compiler/Driver/CommandLine.h"
+#include "compiler/Driver/Diagnostics.h"
 #include "compiler/Driver/Link.h"
 #include "compiler/Driver/Tables.h"
 #include "compiler/Pipelines/Phases.h"
@@ -14,41 +15,13 @@
 #include "mlir/IR/MLIRContext.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
-#include "llvm/Support/Process.h"
 #include "llvm/Support/ToolOutputFile.h"
-#include "llvm/Support/WithColor.h"
 #include <chrono>
 
 using namespace mlir;
 using namespace mgq;
 
-/// Prints a message in the style of the tool; gives the exit status.
-static int report(const llvm::Twine &message) {
-  llvm::WithColor::error(llvm::errs(), "mgq-compile") << message << "\n";
-  return kFailure;
-}
-
-static int report(llvm::Error error) {
-  return report(llvm::toString(std::move(error)));
-}
-
-/// Diagnostics as `error: node "x": ...`, with notes; no IR, no source line.
-static void printDiagnostic(Diagnostic &diagnostic) {
-  bool isError = diagnostic.getSeverity() == DiagnosticSeverity::Error;
-  if (diagnostic.getSeverity() == DiagnosticSeverity::Remark)
-    return;
-  auto &os = isError ? llvm::WithColor::error(llvm::errs(), "mgq-compile")
-                     : llvm::WithColor::warning(llvm::errs(), "mgq-compile");
-  if (auto name = dyn_cast<NameLoc>(diagnostic.getLocation()))
-    os << "node \"" << name.getName().getValue() << "\": ";
-  os << diagnostic.str() << "\n";
-  for (Diagnostic &note : diagnostic.getNotes()) {
-    llvm::errs() << "  note: ";
-    if (auto name = dyn_cast<NameLoc>(note.getLocation()))
-      llvm::errs() << "node \"" << name.getName().getValue() << "\": ";
-    llvm::errs() << note.str() << "\n";
-  }
-}
+static constexpr llvm::StringLiteral kTool = "mgq-compile";
 
 namespace {
 /// Runs one model down the road, phase by phase.
@@ -115,7 +88,8 @@ int Compiler::writeIr() {
   llvm::ToolOutputFile file(options.output.empty() ? "-" : options.output, code,
                             llvm::sys::fs::OF_Text);
   if (code)
-    return report("cannot write " + options.output + ": " + code.message());
+    return reportError(kTool, "cannot write " + options.output + ": " +
+                                  code.message());
   module->print(file.os());
   file.keep();
   return kSuccess;
@@ -140,13 +114,13 @@ int Compiler::emit() {
   auto data = buildTables(llvmContext, *module, rank, modelPath);
   int status = kSuccess;
   if (llvm::Error error = writeDataObject(*data, tables))
-    status = report(std::move(error));
+    status = reportError(kTool, std::move(error));
   else if (llvm::Error error = mgq::kernels::writeObject(
                module->lookupSymbol<ModuleOp>("kernels"), kernels))
-    status = report(std::move(error));
+    status = reportError(kTool, std::move(error));
   else if (llvm::Error error =
                linkExecutable({tables, kernels}, options.output))
-    status = report(std::move(error));
+    status = reportError(kTool, std::move(error));
   removeTemps();
   return status;
 }
@@ -174,11 +148,9 @@ int mgq::compileMain(int argc, char **argv) {
   MLIRContext context(registry);
   context.loadAllAvailableDialects();
   context.printOpOnDiagnostic(false);
-
   ScopedDiagnosticHandler handler(&context, [](Diagnostic &diagnostic) {
-    printDiagnostic(diagnostic);
+    printDiagnostic(kTool, diagnostic);
     return success();
   });
-  int status = Compiler(context, options).run();
-  return status;
+  return Compiler(context, options).run();
 }
