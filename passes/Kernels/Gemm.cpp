@@ -1,0 +1,240 @@
+//===- Gemm.cpp - Matrix products of any shape as functions of the module -===//
+//
+// Inside a chunk (rows x columns of C):
+//
+//   for columns in blocks that fit the buffer
+//     for k in blocks of `depth`          sums continue through C
+//       pack B's block into panels        or use it where it is
+//       for rows in balanced blocks
+//         transpose A's block             if A is transposed
+//         for panels: for tiles: micro-kernel
+//
+// k is never split between chunks, so an element is one chain of FMAs.
+//
+//===----------------------------------------------------------------------===//
+
+#include "passes/Kernels/Gemm.h"
+
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace mgq::kernels;
+
+using Vals = KernelBuilder::Vals;
+
+/// Below this many rows B is read about as often as packing would read it.
+static constexpr int64_t kTilesWithoutPacking = 2;
+
+/// Columns of B that are packed at a time. A transposed A is packed once per
+/// such block, so it gets wider ones and lower row blocks.
+static int64_t columnBlock(const CpuFamily &family, bool transposedA) {
+  return transposedA ? 192 : 4 * family.panel() <= 64 ? 96 : 128;
+}
+static int64_t rowBlock(const CpuFamily &family, bool transposedA) {
+  return transposedA ? 120 : family.rowBlock;
+}
+
+void GemmShape::chooseChunks(const CpuFamily &family, bool packedB) {
+  // About 10 us: less is not worth waking a thread for.
+  constexpr double kSmall = 1e6;
+  chunkM = std::max<int64_t>(m, 1);
+  chunkN = std::max<int64_t>(n, 1);
+  double flops = 2.0 * m * n * std::max<int64_t>(k, 1);
+  if (flops <= kSmall)
+    return;
+  // Columns in chunks of 96 (balanced, whole panels), more where that is small.
+  int64_t panel = family.panel();
+  auto balance = [](int64_t size, int64_t parts, int64_t unit) {
+    return llvm::alignTo(llvm::divideCeil(size, std::max<int64_t>(parts, 1)),
+                         unit);
+  };
+  int64_t parts = std::min<int64_t>(llvm::divideCeil(n, 96),
+                                    std::max<int64_t>(1, flops / kSmall));
+  chunkN = balance(n, parts, panel);
+  // Rows are cut too where columns give few chunks; each pack B again, so they
+  // are high unless there is nothing to pack.
+  constexpr int64_t kChunks = 32;
+  int64_t chunks = batch * llvm::divideCeil(n, chunkN);
+  int64_t lowest = packedB ? 64 : 128;
+  if (chunks < kChunks && m >= 2 * lowest) {
+    double chunkFlops = flops / llvm::divideCeil(n, chunkN);
+    int64_t most = std::min<int64_t>(
+        {static_cast<int64_t>(llvm::divideCeil(kChunks, chunks)), m / lowest,
+         static_cast<int64_t>(chunkFlops / kSmall)});
+    chunkM = balance(m, most, family.rows);
+  }
+}
+
+/// Index of a field in GemmShape's table.
+enum Field { M, N, K, LDA, LDB, LDC, BATCH, SA, SB, SC, CHUNK_M, CHUNK_N };
+
+static const char *suffix(bool transposedA, BLayout layoutB) {
+  switch (layoutB) {
+  case BLayout::rows:
+    return transposedA ? "tn" : "nn";
+  case BLayout::transposed:
+    return transposedA ? "tt" : "nt";
+  case BLayout::packed:
+    return transposedA ? "tp" : "np";
+  }
+  llvm_unreachable("unknown layout");
+}
+
+/// chunk(context, index), with context = {A, B, C, shape}.
+LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB) {
+  KernelBuilder &kb = getBuilder();
+  const CpuFamily &family = getFamily();
+  Type ptr = kb.ptr(), i64 = kb.i64();
+  std::string name =
+      std::string("mgq_gemm_chunk_") + suffix(transposedA, layoutB);
+  return kb.function(name, {ptr, i64}, [&](Vals args) {
+    Val context = args[0], index = args[1];
+    auto pointer = [&](int64_t i) {
+      return kb.load(ptr, kb.at(context, i, ptr));
+    };
+    Val shape = pointer(3);
+    auto field = [&](Field f) { return kb.load(i64, kb.at(shape, f, i64)); };
+    Val m = field(M), n = field(N), k = field(K);
+    Val lda = field(LDA), ldb = field(LDB), ldc = field(LDC);
+    Val chunkM = field(CHUNK_M), chunkN = field(CHUNK_N);
+
+    const int64_t panel = family.panel(), depth = family.depth;
+    const int64_t columnsAtOnce = columnBlock(family, transposedA);
+    const int64_t rowsAtOnce = rowBlock(family, transposedA);
+    // Not a power of two: rows of A's block must not fall on one cache set.
+    const int64_t ldCopy = depth + family.lanes;
+    Val copyOfA, panels;
+    if (transposedA)
+      copyOfA = kb.stack(rowsAtOnce * ldCopy);
+    if (layoutB != BLayout::packed)
+      panels = kb.stack(columnsAtOnce * depth);
+
+    // index = (batch, column chunk, row chunk), rows fastest.
+    Val rowChunks = kb.ceilDiv(m, chunkM), columnChunks = kb.ceilDiv(n, chunkN);
+    Val row0 = index % rowChunks * chunkM;
+    Val rest = index / rowChunks;
+    Val column0 = rest % columnChunks * chunkN;
+    Val item = rest / columnChunks;
+    Val rows = kb.min(chunkM, m - row0);
+    Val columnEnd = kb.min(column0 + chunkN, n);
+    Val a =
+        kb.at(pointer(0), item * field(SA) + (transposedA ? row0 : row0 * lda));
+    Val b = kb.at(pointer(1), item * field(SB));
+    Val c = kb.at(pointer(2), item * field(SC) + row0 * ldc);
+
+    Val rowBlocks = kb.ceilDiv(rows, rowsAtOnce);
+    Val rowStep =
+        kb.ceilDiv(kb.ceilDiv(rows, rowBlocks), family.rows) * family.rows;
+    // k = 0 still writes zeros: one block of depth 0.
+    Val depthEnd = kb.max(k, kb.i(1));
+
+    kb.forLoop(column0, columnEnd, columnsAtOnce, [&](Val column) {
+      Val columns = kb.min(columnEnd - column, kb.i(columnsAtOnce));
+      kb.forLoop(kb.i(0), depthEnd, depth, [&](Val k0) {
+        Val depthHere = kb.min(k - k0, kb.i(depth));
+        Val accumulate = kb.select(k0 > 0, kb.i(1), kb.i(0));
+        auto multiply = [&](Val blockOfB, Val strideOfB, Val panelStride) {
+          kb.forLoop(kb.i(0), rows, rowStep, [&](Val row) {
+            Val height = kb.min(rows - row, rowStep);
+            Val blockOfA, strideOfA;
+            if (transposedA) {
+              kb.call(getTranspose(), {kb.at(a, k0 * lda + row), lda, depthHere,
+                                       height, copyOfA, kb.i(ldCopy)});
+              blockOfA = copyOfA;
+              strideOfA = kb.i(ldCopy);
+            } else {
+              blockOfA = kb.at(a, row * lda + k0);
+              strideOfA = lda;
+            }
+            kb.call(getBlock(false),
+                    {blockOfA, strideOfA, blockOfB, strideOfB, panelStride,
+                     kb.at(c, row * ldc + column), ldc, height, columns,
+                     depthHere, accumulate});
+          });
+        };
+        auto pack = [&] {
+          kb.forLoop(kb.i(0), columns, panel, [&](Val j) {
+            Val width = kb.min(columns - j, kb.i(panel));
+            Val target = kb.at(panels, j * depth);
+            if (layoutB == BLayout::transposed)
+              kb.call(getTranspose(), {kb.at(b, (column + j) * ldb + k0), ldb,
+                                       width, depthHere, target, kb.i(panel)});
+            else
+              kb.call(getPack(), {kb.at(b, k0 * ldb + column + j), ldb,
+                                  depthHere, width, target});
+          });
+          multiply(panels, kb.i(panel), kb.i(depth * panel));
+        };
+        if (layoutB == BLayout::packed)
+          multiply(kb.at(b, column * k + k0 * panel), kb.i(panel), k * panel);
+        else if (layoutB == BLayout::transposed)
+          pack();
+        else
+          kb.ifThen(
+              rows <= kTilesWithoutPacking * family.rows,
+              [&] { multiply(kb.at(b, k0 * ldb + column), ldb, kb.i(panel)); },
+              pack);
+      });
+    });
+  });
+}
+
+LLVM::LLVMFuncOp GemmBuilder::getGemm(bool transposedA, BLayout layoutB) {
+  KernelBuilder &kb = getBuilder();
+  Type ptr = kb.ptr(), i64 = kb.i64();
+  std::string name = std::string("mgq_gemm_") + suffix(transposedA, layoutB);
+  return kb.function(name, {ptr, ptr, ptr, ptr}, [&](Vals args) {
+    Val context = kb.stack(4, ptr);
+    for (auto [i, argument] : llvm::enumerate(args))
+      kb.store(argument, kb.at(context, i, ptr));
+    auto field = [&](Field f) { return kb.load(i64, kb.at(args[3], f, i64)); };
+    Val chunks = field(BATCH) * kb.ceilDiv(field(M), field(CHUNK_M)) *
+                 kb.ceilDiv(field(N), field(CHUNK_N));
+    kb.parallelFor(getGemmChunk(transposedA, layoutB), context, chunks);
+  });
+}
+
+LLVM::LLVMFuncOp GemmBuilder::getPackB(bool transposedB) {
+  KernelBuilder &kb = getBuilder();
+  Type ptr = kb.ptr(), i64 = kb.i64();
+  const int64_t panel = getFamily().panel();
+  std::string name = transposedB ? "mgq_pack_b_t" : "mgq_pack_b_n";
+  // A chunk is a panel; context = {B, target, {n, k, ldb}}.
+  LLVM::LLVMFuncOp chunk =
+      kb.function(name + "_chunk", {ptr, i64}, [&](Vals args) {
+        auto pointer = [&](int64_t i) {
+          return kb.load(ptr, kb.at(args[0], i, ptr));
+        };
+        Val sizes = pointer(2);
+        auto size = [&](int64_t i) {
+          return kb.load(i64, kb.at(sizes, i, i64));
+        };
+        Val n = size(0), k = size(1), ldb = size(2);
+        Val column = args[1] * panel;
+        Val width = kb.min(n - column, kb.i(panel));
+        Val target = kb.at(pointer(1), column * k);
+        if (!transposedB) {
+          kb.call(getPack(),
+                  {kb.at(pointer(0), column), ldb, k, width, target});
+          return;
+        }
+        // The transposition leaves the last vector out if no row is there.
+        kb.ifThen(width <= getFamily().lanes, [&] {
+          kb.forLoop(kb.i(0), k, 1, [&](Val row) {
+            kb.store(kb.splat(0.0f),
+                     kb.at(target, row * panel + getFamily().lanes));
+          });
+        });
+        kb.call(getTranspose(), {kb.at(pointer(0), column * ldb), ldb, width, k,
+                                 target, kb.i(panel)});
+      });
+  return kb.function(name, {ptr, ptr, i64, i64, i64}, [&](Vals args) {
+    Val context = kb.stack(3, ptr), sizes = kb.stack(3, i64);
+    kb.store(args[0], kb.at(context, 0, ptr));
+    kb.store(args[1], kb.at(context, 1, ptr));
+    kb.store(sizes, kb.at(context, 2, ptr));
+    for (int64_t i = 0; i < 3; ++i)
+      kb.store(args[2 + i], kb.at(sizes, i, i64));
+    kb.parallelFor(chunk, context, kb.ceilDiv(args[2], panel));
+  });
+}

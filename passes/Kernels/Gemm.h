@@ -1,0 +1,65 @@
+//===- Gemm.h - Matrix products of any shape as functions of the module ---===//
+//
+// A product is a call of one of a few functions that know no shape:
+//
+//   mgq_gemm_<a><b>(A, B, C, shape)     a: n, t (transposed)
+//                                       b: n, t, p (packed)
+//
+// `shape` points at the i64 fields of GemmShape. The function cuts C into
+// chunks (by shape only), runs them through mgq_parallel_for, and each chunk
+// blocks its rows, columns and k, packs what it reads of B (and of a transposed
+// A) into its own frame and runs micro-kernels. A frame takes up to 0.6 MiB of
+// the thread's stack.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MGQ_PASSES_KERNELS_GEMM_H
+#define MGQ_PASSES_KERNELS_GEMM_H
+
+#include "passes/Kernels/GemmKernels.h"
+
+namespace mgq::kernels {
+
+/// The order is that of the table in memory.
+struct GemmShape {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t lda = 0, ldb = 0, ldc = 0; ///< elements between rows, as stored
+  /// Products of one call, and elements from one to the next.
+  int64_t batch = 1, strideA = 0, strideB = 0, strideC = 0;
+  /// Rows and columns of C that are one chunk of work.
+  int64_t chunkM = 0, chunkN = 0;
+
+  /// Sets chunkM and chunkN.
+  void chooseChunks(const CpuFamily &family, bool packedB);
+  llvm::SmallVector<int64_t> getFields() const {
+    return {m,     n,       k,       lda,     ldb,    ldc,
+            batch, strideA, strideB, strideC, chunkM, chunkN};
+  }
+};
+
+/// How B [k][n] lies in memory: as it is, as [n][k], or in panels.
+enum class BLayout { rows, transposed, packed };
+
+class GemmBuilder : public GemmKernels {
+public:
+  using GemmKernels::GemmKernels;
+
+  /// gemm(A, B, C, shape).
+  mlir::LLVM::LLVMFuncOp getGemm(bool transposedA, BLayout layoutB);
+
+  /// pack(B, target, n, k, ldb): B into panels, [ceil(n / panel)][k][panel],
+  /// filled up with zeros.
+  mlir::LLVM::LLVMFuncOp getPackB(bool transposedB);
+
+  /// The number of f32 a packed B takes.
+  int64_t getPackedSize(int64_t n, int64_t k) const {
+    int64_t panel = getFamily().panel();
+    return (n + panel - 1) / panel * panel * k;
+  }
+
+private:
+  mlir::LLVM::LLVMFuncOp getGemmChunk(bool transposedA, BLayout layoutB);
+};
+
+} // namespace mgq::kernels
+
+#endif // MGQ_PASSES_KERNELS_GEMM_H
