@@ -98,6 +98,10 @@ public:
   mlir::LLVM::GlobalOp constants(llvm::StringRef prefix,
                                  llvm::ArrayRef<int64_t> values);
 
+  /// Adds an op with a symbol that stands in the module, with a new name if
+  /// there is one of that name.
+  void insert(mlir::Operation *op) { symbols.insert(op); }
+
   Val i(int64_t value);
   Val f(float value);
   /// A vector with `value` in every lane.

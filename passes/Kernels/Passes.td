@@ -16,4 +16,21 @@ def IsolateKernelsPass : Pass<"kern-isolate-kernels", "::mlir::ModuleOp"> {
   }];
 }
 
+def LowerMatmulPass : Pass<"kern-lower-matmul", "::mlir::ModuleOp"> {
+  let summary = "Replace products on f32 memrefs by calls of generated kernels";
+  let description = [{
+    The kernels are functions of the module (Gemm.h). A `kern.matmul` of another
+    type, or on memrefs whose matrices have no contiguous dimension, stays.
+  }];
+  let options = [
+    Option<"cpu", "cpu", "std::string", "\"x86-64-v3\"",
+           "CPU whose vectors and registers the kernels are made for: x86-64-v3, x86-64-v4, x86-64-v4-bf16">
+  ];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::func::FuncDialect", "::mlir::LLVM::LLVMDialect",
+    "::mlir::math::MathDialect", "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect",
+    "::mlir::vector::VectorDialect"
+  ];
+}
+
 #endif // MGQ_PASSES_KERNELS_PASSES_TD

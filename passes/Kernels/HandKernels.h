@@ -1,0 +1,42 @@
+//===- HandKernels.h - Calls of generated kernels on memrefs --------------===//
+#ifndef MGQ_PASSES_KERNELS_HANDKERNELS_H
+#define MGQ_PASSES_KERNELS_HANDKERNELS_H
+
+#include "passes/Kernels/Gemm.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace mgq::kernels {
+
+/// Replaces ops on memrefs by calls of private functions, one per kind and
+/// shape, which pass pointers and a constant table to a generated kernel.
+class KernelCalls {
+public:
+  KernelCalls(mlir::ModuleOp module, CpuFamily family);
+
+  GemmBuilder &getGemms() { return gemms; }
+  const CpuFamily &getFamily() const { return gemms.getFamily(); }
+
+  /// Replaces `op` by a call with `buffers`, whose function calls
+  /// `kernel(pointers of buffers..., table of fields)`. A buffer may be null: a
+  /// null pointer is passed.
+  void replace(mlir::Operation *op, llvm::StringRef name,
+               mlir::LLVM::LLVMFuncOp kernel,
+               llvm::ArrayRef<mlir::Value> buffers,
+               llvm::ArrayRef<int64_t> fields);
+
+private:
+  mlir::func::FuncOp makeFunction(llvm::StringRef name,
+                                  mlir::LLVM::LLVMFuncOp kernel,
+                                  llvm::ArrayRef<mlir::Value> buffers,
+                                  llvm::ArrayRef<int64_t> fields);
+
+  mlir::ModuleOp module;
+  GemmBuilder gemms;
+  llvm::StringMap<mlir::func::FuncOp> functions; ///< by kernel, types, fields
+};
+
+} // namespace mgq::kernels
+
+#endif // MGQ_PASSES_KERNELS_HANDKERNELS_H
