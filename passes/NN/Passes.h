@@ -9,6 +9,9 @@
 
 namespace mgq::nn {
 
+/// Which forward values backward computes again rather than keeps.
+enum class Recompute { None, Cheap, Full };
+
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
 #include "passes/NN/Passes.h.inc"

@@ -37,4 +37,36 @@ def MarkPass : Pass<"nn-mark", "::mlir::ModuleOp"> {
   let dependentDialects = ["::mgq::nn::NNDialect", "::mlir::func::FuncDialect"];
 }
 
+def DifferentiatePass : Pass<"nn-differentiate", "::mlir::ModuleOp"> {
+  let summary = "Build @train: calls of forward and backward functions";
+  let description = [{
+    `@model` calls layer functions. Per layer function and activity (which
+    operands need a gradient, which results get one) there is one
+    `@layer.forward`, the layer itself where nothing is saved, and one
+    `@layer.backward`; more activities of a layer get the suffixes `.1`, `.2`.
+    Values that backward takes from forward are extra results of the call,
+    unless they are operands or results of it already. What nothing trainable
+    lies below stays a call of the layer.
+  }];
+  let options = [
+    Option<"recompute", "recompute", "::mgq::nn::Recompute", /*default=*/"::mgq::nn::Recompute::None",
+           "What backward computes again rather than takes from forward.",
+           [{::llvm::cl::values(
+             clEnumValN(::mgq::nn::Recompute::None, "none", "views only"),
+             clEnumValN(::mgq::nn::Recompute::Cheap, "cheap", "also norms, activations, elementwise ops"),
+             clEnumValN(::mgq::nn::Recompute::Full, "full", "everything but the layer's operands"))}]>
+  ];
+  let dependentDialects = ["::mgq::nn::NNDialect", "::mlir::func::FuncDialect"];
+}
+
+def CheckDifferentiatedPass : Pass<"nn-check-differentiated", "::mlir::ModuleOp"> {
+  let summary = "Check what holds after nn-differentiate";
+  let description = [{
+    `@train` holds parameters, calls with a phase and an instance, forward calls
+    first, and a return; every trainable parameter has a gradient, of its type;
+    every backward call lies above a trainable parameter; a layer function is
+    called with as many operands and results as it has.
+  }];
+}
+
 #endif // MGQ_PASSES_NN_PASSES_TD

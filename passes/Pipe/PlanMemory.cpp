@@ -254,14 +254,13 @@ LogicalResult Planner::placeResults(Program &program) {
         (!type.getElementType().isF32() || type.getNumElements() != 1))
       return program.function.emitError("not supported yet: a loss of type ")
              << type << "; supported: one f32";
-    bool isNew = !cells.contains(key);
     int64_t offset = cell(key, type);
     if (program.places.contains(value) || !value.getDefiningOp<func::CallOp>())
       return program.function.emitError("not supported yet: output ")
              << (output ? output.getValue() : StringRef(key))
              << " that is also an input, a parameter or another output";
     setPlace(program, value, arena(offset, byteSize(type)));
-    if (isNew && output)
+    if (&program == &model && output)
       PlaceOutputOp::create(builder, program.function.getLoc(), output,
                             TypeAttr::get(type),
                             builder.getI64IntegerAttr(offset));
@@ -318,6 +317,8 @@ LogicalResult Planner::placeActivations(Program &program) {
       for (Operation *user : result.getUsers())
         if (auto it = position.find(user); it != position.end())
           lifetime.end = std::max(lifetime.end, it->second);
+        else // returned: the runtime reads it when all calls have run
+          lifetime.end = program.calls.size();
       values.push_back(result);
       lifetimes.push_back(lifetime);
     }

@@ -1,0 +1,184 @@
+//===- Compile.cpp - mgq-compile, as a function ---------------------------===//
+
+#include "compiler/Driver/Compile.h"
+
+#include "compiler/Driver/CommandLine.h"
+#include "compiler/Driver/Link.h"
+#include "compiler/Driver/Tables.h"
+#include "compiler/Pipelines/Phases.h"
+#include "compiler/Pipelines/Registration.h"
+#include "frontends/onnx/Import.h"
+#include "passes/Kernels/Object.h"
+
+#include "mlir/IR/AsmState.h"
+#include "mlir/IR/MLIRContext.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/Process.h"
+#include "llvm/Support/ToolOutputFile.h"
+#include "llvm/Support/WithColor.h"
+#include <chrono>
+
+using namespace mlir;
+using namespace mgq;
+
+/// Prints a message in the style of the tool; gives the exit status.
+static int report(const llvm::Twine &message) {
+  llvm::WithColor::error(llvm::errs(), "mgq-compile") << message << "\n";
+  return kFailure;
+}
+
+static int report(llvm::Error error) {
+  return report(llvm::toString(std::move(error)));
+}
+
+/// Diagnostics as `error: node "x": ...`, with notes; no IR, no source line.
+static void printDiagnostic(Diagnostic &diagnostic) {
+  bool isError = diagnostic.getSeverity() == DiagnosticSeverity::Error;
+  if (diagnostic.getSeverity() == DiagnosticSeverity::Remark)
+    return;
+  auto &os = isError ? llvm::WithColor::error(llvm::errs(), "mgq-compile")
+                     : llvm::WithColor::warning(llvm::errs(), "mgq-compile");
+  if (auto name = dyn_cast<NameLoc>(diagnostic.getLocation()))
+    os << "node \"" << name.getName().getValue() << "\": ";
+  os << diagnostic.str() << "\n";
+  for (Diagnostic &note : diagnostic.getNotes()) {
+    llvm::errs() << "  note: ";
+    if (auto name = dyn_cast<NameLoc>(note.getLocation()))
+      llvm::errs() << "node \"" << name.getName().getValue() << "\": ";
+    llvm::errs() << note.str() << "\n";
+  }
+}
+
+namespace {
+/// Runs one model down the road, phase by phase.
+class Compiler {
+public:
+  Compiler(MLIRContext &context, const Options &options)
+      : context(context), options(options) {}
+
+  int run();
+
+private:
+  int importModel();
+  int runPhase(const Phase &phase);
+  int emit();
+  int writeIr();
+  void finishPhase(llvm::StringRef name);
+
+  MLIRContext &context;
+  const Options &options;
+  OwningOpRef<ModuleOp> module;
+  std::chrono::steady_clock::time_point start =
+      std::chrono::steady_clock::now();
+};
+} // namespace
+
+void Compiler::finishPhase(llvm::StringRef name) {
+  auto now = std::chrono::steady_clock::now();
+  if (options.verbose)
+    llvm::errs() << llvm::formatv(
+        "{0,-14} {1,8:f3} s\n", name,
+        std::chrono::duration<double>(now - start).count());
+  start = now;
+}
+
+int Compiler::importModel() {
+  onnx::ImportOptions import;
+  import.trainable = options.trainable;
+  for (const auto &dim : options.dims)
+    import.dims[dim.getKey()] = dim.getValue();
+  module = onnx::importModel(&context, options.model, import);
+  return module ? kSuccess : kFailure;
+}
+
+int Compiler::runPhase(const Phase &phase) {
+  PassManager passes(&context, ModuleOp::getOperationName());
+  phase.build(passes, options);
+  if (!options.dumpIr.empty()) {
+    SmallString<256> folder(options.dumpIr);
+    llvm::sys::path::append(folder, phase.name);
+    passes.enableIRPrintingToFileTree(
+        /*shouldPrintBeforePass=*/nullptr,
+        [](Pass *, Operation *) { return true; },
+        /*printModuleScope=*/true, /*printAfterOnlyOnChange=*/true,
+        /*printAfterOnlyOnFailure=*/false, folder,
+        OpPrintingFlags().elideLargeElementsAttrs(64));
+  }
+  return succeeded(passes.run(*module)) ? kSuccess : kFailure;
+}
+
+int Compiler::writeIr() {
+  if (options.output.empty() && !options.dumpIr.empty())
+    return kSuccess;
+  std::error_code code;
+  llvm::ToolOutputFile file(options.output.empty() ? "-" : options.output, code,
+                            llvm::sys::fs::OF_Text);
+  if (code)
+    return report("cannot write " + options.output + ": " + code.message());
+  module->print(file.os());
+  file.keep();
+  return kSuccess;
+}
+
+/// Writes tables and kernels as objects, and links them.
+int Compiler::emit() {
+  SmallString<256> modelPath(options.model);
+  llvm::sys::fs::make_absolute(modelPath);
+  llvm::sys::path::remove_dots(modelPath, /*remove_dot_dot=*/true);
+  std::string tables = options.output + ".tables.o",
+              kernels = options.output + ".kernels.o";
+  auto removeTemps = [&] {
+    if (options.saveTemps)
+      return;
+    llvm::sys::fs::remove(tables);
+    llvm::sys::fs::remove(kernels);
+  };
+
+  llvm::LLVMContext llvmContext;
+  pipe::RankOp rank = *module->getOps<pipe::RankOp>().begin();
+  auto data = buildTables(llvmContext, *module, rank, modelPath);
+  int status = kSuccess;
+  if (llvm::Error error = writeDataObject(*data, tables))
+    status = report(std::move(error));
+  else if (llvm::Error error = mgq::kernels::writeObject(
+               module->lookupSymbol<ModuleOp>("kernels"), kernels))
+    status = report(std::move(error));
+  else if (llvm::Error error =
+               linkExecutable({tables, kernels}, options.output))
+    status = report(std::move(error));
+  removeTemps();
+  return status;
+}
+
+int Compiler::run() {
+  for (const Phase &phase : allPhases()) {
+    int status = phase.build              ? runPhase(phase)
+                 : phase.name == "import" ? importModel()
+                                          : emit();
+    if (status != kSuccess)
+      return status;
+    finishPhase(phase.name);
+    if (phase.name == options.stopAfter && phase.name != "emit")
+      return writeIr();
+  }
+  return kSuccess;
+}
+
+int mgq::compileMain(int argc, char **argv) {
+  Options options;
+  if (ExitStatus status = parseCommandLine(argc, argv, options))
+    return status;
+  DialectRegistry registry;
+  registerDialects(registry);
+  MLIRContext context(registry);
+  context.loadAllAvailableDialects();
+  context.printOpOnDiagnostic(false);
+
+  ScopedDiagnosticHandler handler(&context, [](Diagnostic &diagnostic) {
+    printDiagnostic(diagnostic);
+    return success();
+  });
+  int status = Compiler(context, options).run();
+  return status;
+}

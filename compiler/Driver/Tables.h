@@ -1,0 +1,22 @@
+//===- Tables.h - A rank's plan as constant tables ------------------------===//
+#ifndef MGQ_COMPILER_DRIVER_TABLES_H
+#define MGQ_COMPILER_DRIVER_TABLES_H
+
+#include "dialects/Pipe/Pipe.h"
+
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/IR/Module.h"
+
+namespace mgq {
+
+/// Builds the constant `mgq_program_table` of runtime/include/rt.h for `rank`:
+/// an LLVM module of data only, which refers to the kernels by name.
+/// `modelPath` is where the model (and with it the weights) was found.
+std::unique_ptr<llvm::Module> buildTables(llvm::LLVMContext &context,
+                                          mlir::ModuleOp module,
+                                          pipe::RankOp rank,
+                                          llvm::StringRef modelPath);
+
+} // namespace mgq
+
+#endif // MGQ_COMPILER_DRIVER_TABLES_H

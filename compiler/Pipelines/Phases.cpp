@@ -1,0 +1,87 @@
+//===- Phases.cpp - The road of a model, phase by phase -------------------===//
+
+#include "compiler/Pipelines/Phases.h"
+
+#include "passes/Kernels/Passes.h"
+#include "passes/Kernels/Pipeline.h"
+#include "passes/NN/Passes.h"
+#include "passes/Pipe/Passes.h"
+
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace mgq;
+
+static void buildSimplify(OpPassManager &passes, const Options &) {
+  // Constants fold and dead code goes before idioms are looked for.
+  passes.addPass(createCanonicalizerPass());
+  passes.addPass(createCSEPass());
+  passes.addPass(nn::createSimplifyPass());
+  // Idioms leave dead producers, and equal masks and tables.
+  passes.addPass(createCSEPass());
+  passes.addPass(createCanonicalizerPass());
+  passes.addPass(nn::createCheckStaticPass());
+}
+
+static void buildMark(OpPassManager &passes, const Options &options) {
+  nn::MarkPassOptions mark;
+  llvm::append_range(mark.trainable, options.trainable);
+  llvm::append_range(mark.freeze, options.freeze);
+  passes.addPass(nn::createMarkPass(std::move(mark)));
+  // The split of the loss leaves the division behind.
+  passes.addPass(createCSEPass());
+}
+
+static void buildOutline(OpPassManager &passes, const Options &) {
+  passes.addPass(nn::createOutlinePass());
+}
+
+static void buildDifferentiate(OpPassManager &passes, const Options &options) {
+  nn::DifferentiatePassOptions differentiate;
+  // Memory does not force recomputation on one rank: auto saves everything.
+  differentiate.recompute =
+      options.recompute == "auto" ? "none" : options.recompute;
+  passes.addPass(nn::createDifferentiatePass(std::move(differentiate)));
+  passes.addPass(nn::createCheckDifferentiatedPass());
+}
+
+static void buildKernels(OpPassManager &passes, const Options &options) {
+  // From here on @kernels holds the code; calls outside stay on tensors.
+  passes.addPass(kernels::createIsolateKernelsPass());
+  kernels::CpuOptions cpu;
+  cpu.cpu = options.cpu;
+  kernels::buildCpuKernelPipeline(passes.nest<ModuleOp>(), cpu);
+}
+
+static void buildPartition(OpPassManager &passes, const Options &) {
+  passes.addPass(pipe::createPartitionStagesPass());
+}
+
+static void buildSchedule(OpPassManager &passes, const Options &options) {
+  pipe::SchedulePassOptions schedule;
+  schedule.microBatches = options.microBatches;
+  passes.addPass(pipe::createSchedulePass(schedule));
+  // The order of a step is fixed now, so lifetimes are.
+  passes.addPass(pipe::createPlanMemoryPass());
+  passes.addPass(pipe::createCheckMemoryPass());
+}
+
+ArrayRef<Phase> mgq::allPhases() {
+  static const Phase phases[] = {
+      {"import", "read the ONNX file", nullptr},
+      {"simplify", "turn exporter idioms into single ops", buildSimplify},
+      {"mark", "mark what trains, split the loss", buildMark},
+      {"outline", "cut the graph into layer functions", buildOutline},
+      {"differentiate", "build forward and backward of each layer",
+       buildDifferentiate},
+      {"kernels", "lower layer functions to target code", buildKernels},
+      {"partition", "give layers to stages", buildPartition},
+      {"schedule", "order a step, plan its memory", buildSchedule},
+      {"emit", "write tables, object code and the executable", nullptr}};
+  return phases;
+}
+
+bool mgq::isPhase(StringRef name) {
+  return llvm::any_of(allPhases(),
+                      [&](const Phase &phase) { return phase.name == name; });
+}
