@@ -3,6 +3,24 @@
 
 include "mlir/Pass/PassBase.td"
 
+def SimplifyPass : Pass<"nn-simplify", "::mlir::ModuleOp"> {
+  let summary = "Turn what exporters spell in many ops into one op each";
+  let description = [{
+    Linear layers, patch embeddings, norms, activations, rotary embeddings,
+    attention, image tokens and cross-entropies become one op each; views merge,
+    equal ops merge, what is dead goes, parameters included (their names stay in
+    the module's `nn.dead_params`, for nn-mark's messages).
+  }];
+  let dependentDialects = ["::mgq::nn::NNDialect"];
+}
+
+def CheckStaticPass : Pass<"nn-check-static", "::mlir::ModuleOp"> {
+  let summary = "Check that every shape is static and no op before simplify is left";
+  let description = [{
+    Closes the phase `simplify`: nothing after it knows dynamic sizes.
+  }];
+}
+
 def MarkPass : Pass<"nn-mark", "::mlir::ModuleOp"> {
   let summary = "Mark parameters trainable or frozen; split the loss into sum and count";
   let description = [{
