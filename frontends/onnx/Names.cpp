@@ -1,0 +1,210 @@
+//===- Names.cpp - Names of parameters ------------------------------------===//
+
+#include "frontends/onnx/Names.h"
+
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Regex.h"
+
+using namespace llvm;
+using namespace mgq::onnx;
+using ::onnx::NodeProto;
+
+/// Elements up to which torch.onnx merges equal initializers. Larger ones that
+/// are used in two places are tied on purpose.
+static constexpr int64_t kMergedElements = 1024;
+
+static StringRef metadata(const NodeProto &node, StringRef key) {
+  for (const auto &entry : node.metadata_props())
+    if (key == entry.key())
+      return entry.value();
+  return {};
+}
+
+/// The strings of a printed Python list, "['', 'a.b', 'add_1']".
+static SmallVector<StringRef> parseList(StringRef text) {
+  SmallVector<StringRef> items;
+  while (true) {
+    size_t start = text.find_first_of("'\"");
+    if (start == StringRef::npos)
+      return items;
+    size_t end = text.find(text[start], start + 1);
+    if (end == StringRef::npos)
+      return items;
+    items.push_back(text.slice(start + 1, end));
+    text = text.drop_front(end + 1);
+  }
+}
+
+std::string mgq::onnx::scopeOf(const NodeProto &node) {
+  auto scopes = parseList(metadata(node, "pkg.torch.onnx.name_scopes"));
+  // The last one is the traced operation itself.
+  if (scopes.size() >= 2)
+    return scopes[scopes.size() - 2].str();
+  StringRef name = node.name();
+  if (!name.consume_front("/"))
+    return {};
+  SmallVector<StringRef> parts;
+  name.split(parts, '/');
+  return join(ArrayRef(parts).drop_back(), ".");
+}
+
+bool mgq::onnx::isMadeUp(StringRef name) {
+  if (name.starts_with("onnx::") || all_of(name, isDigit))
+    return true;
+  // Names that torch.fx gives to results of operations.
+  static const Regex fx(
+      "^_?(val|t|expand|where|alias|view|reshape|squeeze|unsqueeze|permute|"
+      "transpose|slice|select|split|chunk|cat|stack|clone|detach|to|full|"
+      "zeros|ones|arange|masked_fill|index|index_put|gather|repeat|"
+      "scalar_tensor|tensor|lift_fresh|lift_fresh_copy|to_copy|"
+      "add|sub|mul|div|pow|neg|exp|log|sqrt|rsqrt|sin|cos|tanh|"
+      "bitwise_and|bitwise_or|bitwise_not|logical_and|logical_or|logical_not|"
+      "eq|ne|lt|le|gt|ge|triu|tril|cumsum|outer|matmul|mm|bmm|linear|"
+      "(full|zeros|ones|empty)_like|(sub)?_?Constant|Constant)"
+      "(_[0-9]+)*$");
+  return fx.match(name) || Regex("^(.*_)?Constant(_[0-9]+)?_output_[0-9]+$")
+                               .match(name);
+}
+
+ParamNames::ParamNames(const ::onnx::GraphProto &graph,
+                       const std::vector<GlobPattern> &trainable)
+    : trainable(trainable) {
+  for (const NodeProto &node : graph.node())
+    for (int i = 0; i < node.input_size(); ++i)
+      if (!node.input(i).empty())
+        uses[node.input(i)].push_back({&node, i});
+  for (const auto &tensor : graph.initializer())
+    nameInitializer(tensor);
+}
+
+bool ParamNames::trains(StringRef name) const {
+  return any_of(trainable,
+                [&](const GlobPattern &glob) { return glob.match(name); });
+}
+
+/// Which parameter of its module a node's input is by the operator: "weight",
+/// "bias", or empty. `transposed`: the module stores the transpose.
+static StringRef roleOf(const NodeProto &node, int index, StringRef className,
+                        bool knowsClass, bool &transposed) {
+  StringRef op = node.op_type();
+  bool isNorm = op == "LayerNormalization" || op == "RMSNormalization" ||
+                op == "GroupNormalization" || op == "InstanceNormalization" ||
+                op == "BatchNormalization" ||
+                op == "SimplifiedLayerNormalization";
+  bool isConv = op == "Conv" || op == "ConvTranspose";
+  bool likeLinear = className.ends_with("Linear");
+  bool likeConv1D = className.ends_with("Conv1D"); // GPT-2's, [in, out]
+  if (isNorm || isConv) {
+    static constexpr StringLiteral roles[] = {"", "weight", "bias",
+                                              "running_mean", "running_var"};
+    return index < 5 ? StringRef(roles[index]) : StringRef();
+  }
+  if (op == "MatMul" && index == 1 && (likeLinear || !knowsClass)) {
+    transposed = true;
+    return "weight";
+  }
+  if (op == "MatMul" && index == 1 && likeConv1D)
+    return "weight";
+  if (op == "Gemm" && (likeLinear || likeConv1D || !knowsClass)) {
+    bool transB = any_of(node.attribute(), [](const auto &attribute) {
+      return attribute.name() == "transB" && attribute.i() != 0;
+    });
+    transposed = index == 1 && !transB && !likeConv1D;
+    return index == 1 ? "weight" : index == 2 ? "bias" : "";
+  }
+  if (op == "Gather" && index == 0 && className.ends_with("Embedding"))
+    return "weight";
+  if (op == "Add" && (likeLinear || likeConv1D ||
+                      className.contains("torch.nn.modules.conv.Conv") ||
+                      className.contains("LayerNorm")))
+    return "bias";
+  if (op == "Mul" && className.contains("Norm"))
+    return "weight";
+  if (op == "PRelu" && index == 1)
+    return "weight";
+  return {};
+}
+
+/// Names a weight by its user; the name is empty where nothing is known.
+ParamName ParamNames::derive(Use use, int depth) const {
+  const NodeProto &node = *use.first;
+  StringRef op = node.op_type();
+  // The user of a renamed, widened or transposed weight knows more.
+  bool isTranspose = op == "Transpose";
+  if (op == "Identity" || op == "Cast" || isTranspose) {
+    StringRef output = node.output_size() ? StringRef(node.output(0)) : "";
+    if (op == "Identity" && !isMadeUp(output) && output.contains('.'))
+      return {output.str(), false};
+    auto found = uses.find(output);
+    if (depth > 4 || found == uses.end() || found->second.empty())
+      return {};
+    ParamName name = derive(found->second.front(), depth + 1);
+    name.transposed ^= isTranspose;
+    return name;
+  }
+  std::string scope = scopeOf(node);
+  auto classes =
+      parseList(metadata(node, "pkg.torch.onnx.class_hierarchy"));
+  StringRef className =
+      classes.size() >= 2 ? classes[classes.size() - 2] : StringRef();
+  bool transposed = false;
+  StringRef role = roleOf(node, use.second, className, !classes.empty(),
+                          transposed);
+  if (scope.empty() || role.empty())
+    return {};
+  return {scope + "." + role.str(), transposed};
+}
+
+void ParamNames::nameInitializer(const ::onnx::TensorProto &tensor) {
+  auto found = uses.find(tensor.name());
+  if (found == uses.end())
+    return;
+  bool madeUp = isMadeUp(tensor.name());
+  int64_t elements = 1;
+  for (int64_t dim : tensor.dims())
+    elements *= dim;
+  // Names by use, in the order of first appearance.
+  std::vector<std::pair<Use, ParamName>> derived;
+  std::vector<std::string> distinct;
+  bool anyTrains = false, anyRenames = false;
+  for (Use use : found->second) {
+    ParamName name = derive(use);
+    bool renames = use.first->op_type() == "Identity" && !name.name.empty();
+    anyRenames |= renames;
+    if (name.name.empty())
+      name = {tensor.name(), false};
+    // TorchScript names by Identity; its own name holds at all other uses.
+    if (!renames && !madeUp && !use.first->name().empty() &&
+        use.first->name()[0] == '/')
+      name = {tensor.name(), false};
+    anyTrains |= trains(name.name);
+    if (!is_contained(distinct, name.name))
+      distinct.push_back(name.name);
+    derived.push_back({use, name});
+  }
+  bool merged = distinct.size() > 1 &&
+                (elements <= kMergedElements || anyRenames) && anyTrains;
+  if (merged)
+    apart.push_back({tensor.name(), distinct});
+  auto &table = names[tensor.name()];
+  for (auto &[use, name] : derived) {
+    ParamName &slot = table[use];
+    if (merged)
+      slot = name;
+    else if (madeUp)
+      slot = derived.front().second;
+    else
+      slot = {tensor.name(), false};
+  }
+}
+
+ParamName ParamNames::at(StringRef initializer, const NodeProto *node,
+                         int index) const {
+  auto found = names.find(initializer);
+  if (found != names.end()) {
+    auto use = found->second.find({node, index});
+    if (use != found->second.end())
+      return use->second;
+  }
+  return {initializer.str(), false};
+}
