@@ -47,9 +47,13 @@ static long allocationsAtStart = 0;
 static void noteAllocations() {
   if (++forwardCalls == microBatches + 1)
     allocationsAtStart = allocationCount();
-  if (forwardCalls > microBatches && environment("TOY_ALLOCATIONS"))
-    dprintf(STDERR_FILENO, "allocations %ld\n",
-            allocationCount() - allocationsAtStart);
+  if (forwardCalls <= microBatches || !environment("TOY_ALLOCATIONS"))
+    return;
+  char text[64]; // dprintf would allocate.
+  int size = snprintf(text, sizeof text, "allocations %ld\n",
+                      allocationCount() - allocationsAtStart);
+  if (write(STDERR_FILENO, text, size) != size)
+    abort();
 }
 
 static void forwardRow(void *const *args, int64_t b) {
