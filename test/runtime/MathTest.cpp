@@ -140,7 +140,7 @@ struct FlatProgram {
       params.push_back({names[i].c_str(), {MGQ_F32, 1, &sizes[i], sizes[i] * 4},
                         "", 0, 1, nullptr, at, at + bytes, at + 2 * bytes,
                         at + 3 * bytes});
-      grads.push_back({static_cast<int32_t>(i), at + 4 * bytes});
+      grads.push_back({static_cast<int32_t>(i), at + 4 * bytes, at + bytes});
       program.arena_bytes += 5 * bytes;
     }
     program.params = params.data();
