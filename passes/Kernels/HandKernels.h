@@ -2,6 +2,7 @@
 #ifndef MGQ_PASSES_KERNELS_HANDKERNELS_H
 #define MGQ_PASSES_KERNELS_HANDKERNELS_H
 
+#include "dialects/Kern/Kern.h"
 #include "passes/Kernels/Gemm.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -36,6 +37,10 @@ private:
   GemmBuilder gemms;
   llvm::StringMap<mlir::func::FuncOp> functions; ///< by kernel, types, fields
 };
+
+/// Replaces attention by a call, or leaves it if a layout does not fit.
+void callAttention(kern::AttentionOp op, KernelCalls &calls);
+void callAttentionGrad(kern::AttentionGradOp op, KernelCalls &calls);
 
 } // namespace mgq::kernels
 

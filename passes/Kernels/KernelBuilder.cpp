@@ -352,7 +352,9 @@ KernelBuilder::Vals KernelBuilder::forLoop(Val from, Val to, int64_t step,
   b.setInsertionPointToStart(loop.getBody());
   Vals results =
       body(Val(*this, loop.getInductionVar()), wrap(loop.getRegionIterArgs()));
-  scf::YieldOp::create(b, loc, unwrap(results));
+  // A loop that carries nothing has its terminator already.
+  if (!inits.empty())
+    scf::YieldOp::create(b, loc, unwrap(results));
   return wrap(loop.getResults());
 }
 

@@ -12,7 +12,8 @@
 //     llvm.call @mgq_gemm_nt(%pa, %pb, %pc, %shape)
 //   }
 //
-// Others stay: kern-lower-loops takes them. The operands of the call are
+// Attention likewise (LowerKernAttention.cpp). Others stay: kern-lower-loops
+// takes them. The operands of the call are
 // memrefs, so what plans their memory sees every use.
 //
 //===----------------------------------------------------------------------===//
@@ -27,6 +28,7 @@
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
+#include "llvm/ADT/TypeSwitch.h"
 
 namespace mgq::kernels {
 #define GEN_PASS_DEF_LOWERMATMULPASS
@@ -117,13 +119,18 @@ struct LowerMatmulPass
   using LowerMatmulPassBase::LowerMatmulPassBase;
   void runOnOperation() override {
     KernelCalls calls(getOperation(), CpuFamily::of(cpu));
-    SmallVector<kern::MatmulOp> products;
-    getOperation().walk([&](kern::MatmulOp op) {
-      if (op.getResults().empty())
-        products.push_back(op);
+    SmallVector<Operation *> ops;
+    getOperation().walk([&](Operation *op) {
+      if (isa<kern::MatmulOp, kern::AttentionOp, kern::AttentionGradOp>(op) &&
+          op->getNumResults() == 0)
+        ops.push_back(op);
     });
-    for (kern::MatmulOp op : products)
-      lowerMatmul(op, calls);
+    for (Operation *op : ops)
+      llvm::TypeSwitch<Operation *>(op)
+          .Case([&](kern::MatmulOp op) { lowerMatmul(op, calls); })
+          .Case([&](kern::AttentionOp op) { callAttention(op, calls); })
+          .Case(
+              [&](kern::AttentionGradOp op) { callAttentionGrad(op, calls); });
   }
 };
 } // namespace

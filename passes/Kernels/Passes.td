@@ -17,10 +17,12 @@ def IsolateKernelsPass : Pass<"kern-isolate-kernels", "::mlir::ModuleOp"> {
 }
 
 def LowerMatmulPass : Pass<"kern-lower-matmul", "::mlir::ModuleOp"> {
-  let summary = "Replace products on f32 memrefs by calls of generated kernels";
+  let summary = "Replace products and attention on f32 memrefs by calls of generated kernels";
   let description = [{
-    The kernels are functions of the module (Gemm.h). A `kern.matmul` of another
-    type, or on memrefs whose matrices have no contiguous dimension, stays.
+    The kernels are functions of the module (Gemm.h, FlashAttention.h). A
+    `kern.matmul` of another type, or on memrefs whose matrices have no
+    contiguous dimension, stays; attention of another type, or on memrefs whose
+    rows are not contiguous, too.
   }];
   let options = [
     Option<"cpu", "cpu", "std::string", "\"x86-64-v3\"",

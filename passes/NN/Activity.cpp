@@ -34,11 +34,6 @@ bool mgq::nn::carriesGradient(OpOperand &operand) {
     return false;
   if (isa<func::CallOp, func::ReturnOp>(op))
     return true;
-  // Masks, rotary tables and class weights have no gradient.
-  if (isa<AttentionOp>(op) && operand.getOperandNumber() >= 3)
-    return false;
-  if (isa<RopeOp, CrossEntropyOp>(op) && operand.getOperandNumber() >= 1)
-    return false;
   if (auto unary = dyn_cast<UnaryOp>(op))
     return !isPiecewiseConstant(unary.getKind());
   return isa<DifferentiableOpInterface>(op);

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 1
+#define MGQ_ABI_VERSION 2
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -84,12 +84,15 @@ typedef struct mgq_param {
   int64_t variance_offset;
 } mgq_param;
 
-/* Where backward of one micro-batch leaves a gradient; it is added to the
- * parameter's accumulator. One entry per use of the parameter, in program
- * order. */
+/* Where backward of one micro-batch leaves a gradient, and where it is summed
+ * over micro-batches. One entry per use of the parameter, in program order,
+ * each with an accumulator of its own; the first one's is the parameter's
+ * grad_offset, to which the others are added in this order before the
+ * optimizer. So no bit depends on which stage has which use. */
 typedef struct mgq_grad {
   int32_t param;
   int64_t offset;          /* arena; f32, the stored layout */
+  int64_t accumulator;     /* arena; f32, the stored layout */
 } mgq_grad;
 
 typedef struct mgq_input {
@@ -146,7 +149,8 @@ typedef struct mgq_memory {
 } mgq_memory;
 
 /* Runs the update of n elements (multiple threads call it on disjoint parts).
- * `scalars`: see nn.adamw. */
+ * `scalars`: the eight of nn.adamw, then epsilon. */
+#define MGQ_ADAMW_SCALARS 9
 typedef void (*mgq_adamw_fn)(float *parameter, const float *gradient,
                              float *momentum, float *variance,
                              const float *scalars, int64_t n);

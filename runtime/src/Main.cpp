@@ -8,7 +8,7 @@ using namespace mgq::rt;
 
 /// Prints a fault on one line of standard error.
 static int report(const char *text, int status) {
-  fmt::print(stderr, "error: {}\n", text);
+  printError("error: {}", text);
   return status;
 }
 

@@ -26,7 +26,7 @@ struct Layout {
   alignas(64) float head[3][pixels * classes];
   alignas(64) float bias[3][classes];
   alignas(64) float embedGrad[words * classes], headGrad[pixels * classes];
-  alignas(64) float biasGrad[classes];
+  alignas(64) float biasGrad[2][classes]; // One per use.
   alignas(64) int64_t ids[batch];
   alignas(64) float image[batch * pixels];
   alignas(64) int64_t labels[batch];
@@ -47,9 +47,13 @@ static long allocationsAtStart = 0;
 static void noteAllocations() {
   if (++forwardCalls == microBatches + 1)
     allocationsAtStart = allocationCount();
-  if (forwardCalls > microBatches && environment("TOY_ALLOCATIONS"))
-    dprintf(STDERR_FILENO, "allocations %ld\n",
-            allocationCount() - allocationsAtStart);
+  if (forwardCalls <= microBatches || !environment("TOY_ALLOCATIONS"))
+    return;
+  char text[64]; // dprintf would allocate.
+  int size = snprintf(text, sizeof text, "allocations %ld\n",
+                      allocationCount() - allocationsAtStart);
+  if (write(STDERR_FILENO, text, size) != size)
+    abort();
 }
 
 static void forwardRow(void *const *args, int64_t b) {
@@ -190,7 +194,7 @@ static const mgq_param params[] = {
     {"head.weight", {MGQ_F32, 2, headShape, 192}, "toy.weights", headAt, 1,
      swapped, AT(head[0]), AT(headGrad), AT(head[1]), AT(head[2])},
     {"bias", {MGQ_BF16, 1, biasShape, 8}, "toy.weights", biasAt, 1, nullptr,
-     AT(bias[0]), AT(biasGrad), AT(bias[1]), AT(bias[2])},
+     AT(bias[0]), AT(biasGrad[0]), AT(bias[1]), AT(bias[2])},
     {"frozen", {MGQ_F32, 1, biasShape, 16}, "toy.weights", frozenAt, 0, nullptr,
      -1, -1, -1, -1}};
 
@@ -203,10 +207,10 @@ static const mgq_output outputs[] = {
     {"loss", {MGQ_F32, 0, nullptr, 4}, AT(loss)},
     {"accuracy", {MGQ_F32, 0, nullptr, 4}, AT(accuracy)}};
 
-static const mgq_grad grads[] = {{0, AT(embedDelta)},
-                                 {1, AT(headDelta)},
-                                 {2, AT(biasDelta[0])},
-                                 {2, AT(biasDelta[1])}};
+static const mgq_grad grads[] = {{0, AT(embedDelta), AT(embedGrad)},
+                                 {1, AT(headDelta), AT(headGrad)},
+                                 {2, AT(biasDelta[0]), AT(biasGrad[0])},
+                                 {2, AT(biasDelta[1]), AT(biasGrad[1])}};
 
 static const mgq_layer layers[] = {{"classifier", 100, 200}};
 

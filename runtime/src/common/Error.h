@@ -7,6 +7,7 @@
 #ifndef MGQ_RUNTIME_COMMON_ERROR_H
 #define MGQ_RUNTIME_COMMON_ERROR_H
 
+#include <cstdio>
 #include <fmt/format.h>
 #include <stdexcept>
 
@@ -32,6 +33,13 @@ template <typename... Args>
 template <typename... Args>
 [[noreturn]] void failUsage(fmt::format_string<Args...> text, Args &&...args) {
   throw UsageError(fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// Prints a line to standard error. That nobody can read it is no fault.
+template <typename... Args>
+void printError(fmt::format_string<Args...> text, Args &&...args) {
+  std::string line = fmt::format(text, std::forward<Args>(args)...) + "\n";
+  fwrite(line.data(), 1, line.size(), stderr);
 }
 
 } // namespace mgq::rt

@@ -25,7 +25,7 @@ Optimizer::Optimizer(const mgq_program &program, const Options &options,
                      Arena &arena)
     : program(program), arena(arena), beta1(options.beta1),
       beta2(options.beta2), epsilon(options.epsilon),
-      sources(program.param_count) {
+      uses(program.param_count) {
   int64_t blocks = 0;
   for (int32_t i : trainableParams(program)) {
     int64_t count = elementCount(shapeOf(program.params[i].stored)).value();
@@ -37,9 +37,20 @@ Optimizer::Optimizer(const mgq_program &program, const Options &options,
     }
   }
   blockSums.resize(blocks);
-  for (int32_t i = 0; i < program.grad_count; ++i)
-    sources[program.grads[i].param].push_back(program.grads[i].offset);
+  collectUses();
   makeGroups(options);
+}
+
+void Optimizer::collectUses() {
+  for (int32_t i = 0; i < program.grad_count; ++i) {
+    const mgq_grad &grad = program.grads[i];
+    const mgq_param &param = program.params[grad.param];
+    bool first = uses[grad.param].empty();
+    if (!param.trainable || (grad.accumulator == param.grad_offset) != first)
+      fail("the program's tables are damaged: gradient of parameter '{}'",
+           param.name);
+    uses[grad.param].push_back(grad);
+  }
 }
 
 /// Trainable parameters that `glob` matches; none is an error.
@@ -73,17 +84,25 @@ void Optimizer::makeGroups(const Options &options) {
 void Optimizer::accumulate(bool first) {
   parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece &piece = pieces[index];
-    float *sum = arena.floatsAt(program.params[piece.param].grad_offset) +
-                 piece.begin;
-    bool overwrite = first;
-    for (int64_t offset : sources[piece.param]) {
-      const float *values = arena.floatsAt(offset) + piece.begin;
-      if (overwrite)
+    for (const mgq_grad &use : uses[piece.param]) {
+      float *sum = arena.floatsAt(use.accumulator) + piece.begin;
+      const float *values = arena.floatsAt(use.offset) + piece.begin;
+      if (first)
         memcpy(sum, values, piece.count * sizeof(float));
       else
         program.accumulate(sum, values, piece.count);
-      overwrite = false;
     }
+  });
+}
+
+void Optimizer::combineUses() {
+  parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
+    const Piece &piece = pieces[index];
+    const std::vector<mgq_grad> &list = uses[piece.param];
+    for (size_t i = 1; i < list.size(); ++i)
+      program.accumulate(arena.floatsAt(list[0].accumulator) + piece.begin,
+                         arena.floatsAt(list[i].accumulator) + piece.begin,
+                         piece.count);
   });
 }
 
@@ -124,7 +143,7 @@ void Optimizer::update(double gradientFactor, double learningFactor,
     const Piece &piece = pieces[index];
     const mgq_param &param = program.params[piece.param];
     double rate = groups[piece.param].learningRate * learningFactor;
-    const float scalars[9] = {
+    const float scalars[MGQ_ADAMW_SCALARS] = {
         static_cast<float>(gradientFactor),
         static_cast<float>(1 - rate * groups[piece.param].weightDecay),
         static_cast<float>(beta1),

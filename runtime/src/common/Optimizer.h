@@ -25,6 +25,9 @@ public:
   /// Adds what backward left to the accumulators; `first` of a step overwrites.
   void accumulate(bool first);
 
+  /// After the last micro-batch: adds up the uses of each parameter.
+  void combineUses();
+
   GradientNorm norm();
 
   /// Updates all parameters. `gradientFactor`: clipping's; `learningFactor`:
@@ -41,6 +44,7 @@ private:
     double learningRate, weightDecay;
   };
 
+  void collectUses();
   void makeGroups(const Options &options);
 
   const mgq_program &program;
@@ -50,7 +54,7 @@ private:
   std::vector<double> blockSums;
   std::vector<int64_t> firstBlock;          ///< Of each piece, in blockSums.
   std::vector<Group> groups;                ///< Of each parameter.
-  std::vector<std::vector<int64_t>> sources; ///< Offsets of its gradients.
+  std::vector<std::vector<mgq_grad>> uses;  ///< Of each parameter.
 };
 
 /// Indices of the trainable parameters, in program order.

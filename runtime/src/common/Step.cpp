@@ -143,6 +143,7 @@ StepResult StepRunner::run(const StepInput &input, const DataReader &data,
 }
 
 void StepRunner::optimize(const StepInput &input, StepResult &result) {
+  optimizer.combineUses();
   if (gradientHook) {
     gradientHook();
     gradientHook = nullptr;

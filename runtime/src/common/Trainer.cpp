@@ -65,8 +65,8 @@ const mgq_program &mgq::rt::checkProgram(const mgq_program &program) {
 Trainer::Trainer(const mgq_program &program, const Options &options)
     : program(checkProgram(program)), options(options), clipping(options),
       pool(options.threads ? options.threads : availableThreads()),
-      arena(program.arena_bytes), weights(program, options.weights, arena),
       trace(options.trace.empty() ? 0 : traceEvents),
+      arena(program.arena_bytes), weights(program, options.weights, arena),
       executor(program, arena, weights, trace),
       optimizer(program, options, arena),
       runner(program, options, arena, executor, optimizer, clipping, trace) {
@@ -102,7 +102,7 @@ void Trainer::resume() {
   if (path == "latest") {
     path = latestCheckpoint(options.outputDir);
     if (path.empty())
-      fmt::print(stderr, "note: no checkpoint in '{}', starting anew\n",
+      printError("note: no checkpoint in '{}', starting anew",
                  options.outputDir);
   }
   if (path.empty())
@@ -122,9 +122,8 @@ void Trainer::resume() {
 void Trainer::warnAboutOrder(const TrainerState &loaded) const {
   auto warn = [](const char *what, auto now, auto then) {
     if (now != then)
-      fmt::print(stderr,
-                 "warning: {} is {}, the checkpoint's is {}: records come in "
-                 "another order than without the interruption\n",
+      printError("warning: {} is {}, the checkpoint's is {}: records come in "
+                 "another order than without the interruption",
                  what, now, then);
   };
   warn("--seed", state.seed, loaded.seed);
@@ -254,9 +253,8 @@ void Trainer::finish() {
   log.sync();
   progress.reset();
   if (state.emptySteps || state.nonfiniteSteps)
-    fmt::print(stderr,
-               "note: {} steps had no valid target, {} were skipped for "
-               "gradients that are not finite\n",
+    printError("note: {} steps had no valid target, {} were skipped for "
+               "gradients that are not finite",
                state.emptySteps, state.nonfiniteSteps);
   if (!options.trace.empty())
     trace.write(options.trace, 0);

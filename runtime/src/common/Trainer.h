@@ -53,9 +53,9 @@ private:
   std::optional<Schedule> schedule;
   Clipping clipping;
   ThreadPool pool;
+  Trace trace; // Before the arena, whose peak does not count it.
   Arena arena;
   Weights weights;
-  Trace trace;
   Executor executor;
   Optimizer optimizer;
   StepRunner runner;

@@ -1,0 +1,168 @@
+//===- CheckpointTest.cpp - Saves and restores training -------------------===//
+
+#include "runtime/src/common/Checkpoint.h"
+#include "runtime/src/common/Log.h"
+#include "runtime/src/common/Weights.h"
+#include "test/runtime/TestFiles.h"
+#include "test/runtime/ToyModel.h"
+#include <filesystem>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <random>
+
+using namespace mgq::rt;
+using namespace test;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+namespace {
+struct CheckpointTest : testing::Test {
+  const mgq_program &program = mgq_program_table;
+  TempDir dir;
+  Arena arena{program.arena_bytes};
+  TrainerState state;
+
+  void SetUp() override {
+    writeToyWeights(dir / "toy.weights");
+    Weights weights(program, dir.path, arena);
+    state.step = 5;
+    state.updates = 4;
+    state.emptySteps = 1;
+    state.clipHistory = {0.1, 1e-30, 1 / 3.0};
+    state.seed = ~uint64_t{0};
+    state.epoch = 0.5;
+  }
+
+  std::string save(int64_t step, int64_t limit = 0) {
+    state.step = step;
+    return saveCheckpoint(dir / "out", program, arena, state, limit);
+  }
+
+  std::string loadError(const std::string &path) {
+    Arena other(program.arena_bytes);
+    return errorOf([&] { loadCheckpoint(path, program, other); });
+  }
+};
+} // namespace
+
+TEST_F(CheckpointTest, RestoresEverything) {
+  for (int i = 0; i < 48; ++i)
+    arena.floatsAt(program.params[1].variance_offset)[i] = static_cast<float>(i);
+  std::string path = save(5);
+  EXPECT_EQ(path, dir / "out/checkpoint-5");
+  EXPECT_THAT(namesIn(path), ElementsAre("model.safetensors",
+                                         "optimizer.safetensors",
+                                         "trainer_state.json"));
+  SafetensorsFile model(path + "/model.safetensors");
+  EXPECT_EQ(model.find("head.weight")->shape, (Shape{4, 12})); // Canonical.
+
+  Arena other(program.arena_bytes);
+  TrainerState loaded = loadCheckpoint(path, program, other);
+  EXPECT_EQ(memcmp(arena.at(0), other.at(0), program.arena_bytes), 0);
+  EXPECT_EQ(loaded.step, 5);
+  EXPECT_EQ(loaded.updates, 4);
+  EXPECT_EQ(loaded.emptySteps, 1);
+  EXPECT_EQ(loaded.seed, ~uint64_t{0});
+  EXPECT_EQ(loaded.clipHistory, state.clipHistory);
+}
+
+TEST_F(CheckpointTest, KeepsTheLatest) {
+  for (int64_t step : {2, 4, 10, 6})
+    save(step, 2);
+  EXPECT_THAT(namesIn(dir / "out"), ElementsAre("checkpoint-10", "checkpoint-6"));
+  save(6, 2); // Again: exchanged.
+  std::filesystem::create_directory(dir / "out/.tmp-checkpoint-99");
+  std::filesystem::create_directory(dir / "out/checkpoint-77"); // Not a whole one.
+  std::filesystem::create_directory(dir / "out/checkpoint-x");
+  EXPECT_EQ(latestCheckpoint(dir / "out"), dir / "out/checkpoint-10");
+  EXPECT_EQ(latestCheckpoint(dir / "nowhere"), "");
+  cleanTemporary(dir / "out");
+  EXPECT_FALSE(fileExists(dir / "out/.tmp-checkpoint-99"));
+}
+
+TEST_F(CheckpointTest, RefusesOthers) {
+  std::string path = save(5);
+  EXPECT_THAT(loadError(dir / "nowhere"), HasSubstr("is not a folder"));
+  EXPECT_THAT(loadError(dir.path), HasSubstr("has no trainer_state.json"));
+  std::string json = readFile(path + "/trainer_state.json");
+  std::string other = json;
+  other.replace(other.find("toy-fingerprint"), 3, "abc");
+  writeFile(path + "/trainer_state.json", other);
+  EXPECT_THAT(loadError(path), HasSubstr("of another model"));
+  writeFile(path + "/trainer_state.json", json.substr(0, json.size() / 2));
+  EXPECT_THAT(loadError(path), HasSubstr("trainer_state.json' is damaged"));
+  writeFile(path + "/trainer_state.json", "{\"version\": 1}");
+  EXPECT_THAT(loadError(path), HasSubstr("is damaged"));
+  writeFile(path + "/trainer_state.json", json);
+
+  std::string model = readFile(path + "/model.safetensors");
+  std::string renamed = model;
+  renamed.replace(renamed.find("embed.weight"), 5, "other");
+  writeFile(path + "/model.safetensors", renamed);
+  EXPECT_THAT(loadError(path), HasSubstr("no tensor 'embed.weight'"));
+  const float one = 1;
+  writeSafetensors(path + "/model.safetensors", {{"embed.weight", {1}, &one}}, {});
+  EXPECT_THAT(loadError(path), HasSubstr("'embed.weight' is F32 [1], expected "
+                                         "F32 [5, 4]"));
+  writeFile(path + "/model.safetensors", model.substr(0, model.size() - 1));
+  EXPECT_THAT(loadError(path), HasSubstr("is truncated"));
+}
+
+TEST_F(CheckpointTest, SurvivesDamage) {
+  std::string path = save(5);
+  std::mt19937 random(3);
+  std::string json = readFile(path + "/trainer_state.json");
+  for (int i = 0; i < 300; ++i) {
+    std::string bad = json;
+    bad[random() % bad.size()] = static_cast<char>(random());
+    writeFile(path + "/trainer_state.json", bad);
+    try {
+      loadCheckpoint(path, program, arena);
+    } catch (const Error &) {
+    }
+  }
+}
+
+TEST_F(CheckpointTest, WeightsNameWhatIsWrong) {
+  auto error = [&] { return errorOf([&] { Weights(program, dir.path, arena); }); };
+  EXPECT_EQ(error(), "no error");
+  // BF16 in the file, f32 in the arena.
+  std::string bytes = readFile(dir / "toy.weights");
+  uint16_t bits;
+  memcpy(&bits, bytes.data() + toy::biasAt, 2);
+  uint32_t wide = uint32_t{bits} << 16;
+  EXPECT_EQ(memcmp(arena.at(program.params[2].value_offset), &wide, 4), 0);
+  writeFile(dir / "toy.weights", bytes.substr(0, bytes.size() - 1));
+  EXPECT_THAT(error(), HasSubstr("toy.weights' is too short: parameter 'frozen'"));
+  std::filesystem::remove(dir / "toy.weights");
+  EXPECT_THAT(error(), HasSubstr("toy.weights', which holds parameter 'embed.weight'"));
+}
+
+TEST_F(CheckpointTest, LogIsCutAtTheResumedStep) {
+  std::string path = dir / "log.jsonl";
+  JsonLine line;
+  {
+    LogFile log;
+    log.open(path, -1);
+    for (int64_t step = 1; step <= 4; ++step) {
+      line.add("step", step);
+      line.add("loss", step == 3 ? NAN : 0.1);
+      line.add("whole", 2.0);
+      log.write(line.finish());
+    }
+    log.write("{\"step\": 5, \"lo"); // Killed here.
+  }
+  std::string text = readFile(path);
+  EXPECT_THAT(text, HasSubstr("{\"step\": 1, \"loss\": 0.1, \"whole\": 2.0}\n"));
+  EXPECT_THAT(text, HasSubstr("{\"step\": 3, \"loss\": null"));
+  for (int64_t step : {9, 2}) {
+    LogFile log;
+    log.open(path, step);
+  }
+  EXPECT_EQ(readFile(path), text.substr(0, text.find("{\"step\": 3")));
+  LogFile log;
+  log.open(path, -1);
+  EXPECT_EQ(readFile(path), "");
+  EXPECT_THAT(errorOf([&] { LogFile().open(dir / "no/log", -1); }),
+              HasSubstr("no/log"));
+}

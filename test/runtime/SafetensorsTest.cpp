@@ -1,0 +1,177 @@
+//===- SafetensorsTest.cpp - Reader and writer of safetensors files -------===//
+
+#include "test/runtime/TestFiles.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <random>
+
+using namespace mgq::rt;
+using namespace test;
+using testing::HasSubstr;
+
+/// The error of opening a file with these bytes.
+static std::string openError(const std::string &bytes) {
+  TempDir dir;
+  std::string path = dir / "x.safetensors";
+  writeFile(path, bytes);
+  std::string text = errorOf([&] { SafetensorsFile file(path); });
+  if (text != "no error") {
+    EXPECT_THAT(text, HasSubstr("x.safetensors"));
+  }
+  return text;
+}
+
+static std::string headerError(const std::string &header,
+                               const std::string &data = "01234567") {
+  return openError(rawTensorFile(header, data));
+}
+
+TEST(Safetensors, ReadsTypesShapesAndMetadata) {
+  TempDir dir;
+  writeFile(dir / "a", tensorFile({{"x", tensor<float>("F32", {2, 2}, {1, 2, 3, 4})},
+                                   {"n", tensor<int64_t>("I64", {}, {7})},
+                                   {"none", tensor<float>("F32", {0, 3}, {})}},
+                                  {{"mgq.length", "24"}}));
+  SafetensorsFile file(dir / "a");
+  EXPECT_EQ(file.tensors().size(), 3u);
+  EXPECT_EQ(file.metadata().at("mgq.length"), "24");
+  const TensorView *x = file.find("x");
+  ASSERT_TRUE(x);
+  EXPECT_EQ(x->type, MGQ_F32);
+  EXPECT_EQ(x->shape, (Shape{2, 2}));
+  float values[4];
+  memcpy(values, x->data, 16);
+  EXPECT_EQ(values[3], 4);
+  EXPECT_EQ(integerAt(MGQ_I64, file.find("n")->data, 0), 7);
+  EXPECT_EQ(file.find("none")->bytes, 0);
+  EXPECT_EQ(file.find("y"), nullptr);
+}
+
+TEST(Safetensors, RefusesFilesOfAnotherKind) {
+  EXPECT_THAT(openError(""), HasSubstr("is empty"));
+  EXPECT_THAT(openError("abc"), HasSubstr("3 bytes"));
+  EXPECT_THAT(openError(std::string(64, 'x')), HasSubstr("header length"));
+  EXPECT_THAT(openError(std::string(8, '\0')), HasSubstr("not a JSON object"));
+  EXPECT_THAT(openError(std::string("\x10\0\0\0\0\0\0\0{}", 10)),
+              HasSubstr("truncated"));
+  EXPECT_THAT(headerError("[1]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(headerError("{\"a\": "), HasSubstr("not a JSON object"));
+  EXPECT_THAT(headerError("{\"a\": " + std::string(100000, '[')),
+              HasSubstr("not a JSON object"));
+  EXPECT_THAT(errorOf([] { SafetensorsFile file("/nowhere/x"); }),
+              HasSubstr("cannot open '/nowhere/x'"));
+  EXPECT_THAT(errorOf([] { SafetensorsFile file("/tmp"); }),
+              HasSubstr("is not a file"));
+}
+
+TEST(Safetensors, ChecksEachEntry) {
+  auto entry = [](const char *type, const char *shape, const char *offsets) {
+    return headerError(std::string("{\"a\":{\"dtype\":\"") + type +
+                       "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets +
+                       "}}");
+  };
+  EXPECT_EQ(entry("F32", "[2]", "[0,8]"), "no error");
+  EXPECT_THAT(entry("F8_E4M3", "[8]", "[0,8]"), HasSubstr("not supported yet"));
+  EXPECT_THAT(entry("F32", "[3]", "[0,8]"), HasSubstr("its shape [3] of F32"));
+  EXPECT_THAT(entry("F32", "[-2]", "[0,8]"), HasSubstr("no valid shape"));
+  EXPECT_THAT(entry("F32", "[2.0]", "[0,8]"), HasSubstr("no valid shape"));
+  EXPECT_THAT(entry("F32", "[4294967296,4294967296]", "[0,8]"),
+              HasSubstr("its shape"));
+  EXPECT_THAT(entry("F32", "[2]", "[8,0]"), HasSubstr("data_offsets [8, 0]"));
+  EXPECT_THAT(entry("F32", "[2]", "[0]"), HasSubstr("no valid data_offsets"));
+  EXPECT_THAT(entry("F32", "[3]", "[0,12]"), HasSubstr("is truncated"));
+  EXPECT_THAT(entry("F32", "[1]", "[0,4]"), HasSubstr("4 bytes after the last"));
+  EXPECT_THAT(entry("F32", "[1]", "[4,8]"), HasSubstr("follows a gap"));
+  EXPECT_THAT(headerError("{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}"),
+              HasSubstr("no dtype"));
+  EXPECT_THAT(headerError("{\"a\":7}"), HasSubstr("no dtype"));
+  EXPECT_THAT(headerError("{\"__metadata__\":{\"k\":1}}"),
+              HasSubstr("metadata 'k' is not text"));
+  EXPECT_THAT(
+      headerError("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                  "\"b\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"),
+      HasSubstr("overlaps another"));
+  EXPECT_THAT(
+      headerError("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                  "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}"),
+      HasSubstr("'a' twice"));
+}
+
+// Whatever a file holds, opening it either works or throws Error.
+TEST(Safetensors, SurvivesDamage) {
+  TempDir dir;
+  std::string good = tensorFile(toyData(3, 1), {{"a", "b"}});
+  std::mt19937 random(5);
+  for (int i = 0; i < 600; ++i) {
+    std::string bad = good;
+    if (i % 3 == 0)
+      bad.resize(random() % bad.size());
+    for (unsigned j = 0; j < random() % 4 + 1 && !bad.empty(); ++j)
+      bad[random() % std::min<size_t>(bad.size(), i % 2 ? 300 : bad.size())] =
+          static_cast<char>(random());
+    writeFile(dir / "x", bad);
+    try {
+      SafetensorsFile file(dir / "x");
+    } catch (const Error &) {
+    }
+  }
+}
+
+TEST(Safetensors, WritesCanonicalLayout) {
+  TempDir dir;
+  const float values[] = {1, 2, 3, 4, 5, 6};
+  const int64_t swapped[] = {1, 0};
+  writeSafetensors(dir / "w", {{"t", {3, 2}, values, swapped}, {"s", {6}, values}},
+                   {{"format", "pt"}});
+  SafetensorsFile file(dir / "w");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  EXPECT_EQ(file.find("t")->shape, (Shape{2, 3}));
+  float transposed[6], back[6];
+  memcpy(transposed, file.find("t")->data, 24);
+  EXPECT_THAT(transposed, testing::ElementsAre(1, 3, 5, 2, 4, 6));
+  untranspose(transposed, back, {3, 2}, swapped);
+  EXPECT_THAT(back, testing::ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(namesIn(dir.path), std::vector<std::string>{"w"});
+}
+
+TEST(Safetensors, LeavesNothingWhenWritingFails) {
+  TempDir dir;
+  const float value = 1;
+  EXPECT_THAT(errorOf([&] {
+                writeSafetensors(dir / "no/w", {{"t", {1}, &value}}, {});
+              }),
+              HasSubstr("cannot write '"));
+  {
+    AtomicFile file(dir / "half");
+    file.write("text");
+  }
+  EXPECT_TRUE(namesIn(dir.path).empty());
+}
+
+TEST(Types, ConvertsFloats) {
+  const uint16_t halves[] = {0x3c00, 0xc000, 0x0001, 0x7c00, 0x03ff, 0x8000};
+  float values[6];
+  convertToFloat(MGQ_F16, reinterpret_cast<const std::byte *>(halves), values, 6);
+  EXPECT_THAT(values, testing::ElementsAre(1.0f, -2.0f, 0x1p-24f, HUGE_VALF,
+                                           1023 * 0x1p-24f, -0.0f));
+  const uint16_t brains[] = {0x3f80, 0xc040};
+  convertToFloat(MGQ_BF16, reinterpret_cast<const std::byte *>(brains), values, 2);
+  EXPECT_EQ(values[0], 1.0f);
+  EXPECT_EQ(values[1], -3.0f);
+  const double doubles[] = {0.1};
+  convertToFloat(MGQ_F64, reinterpret_cast<const std::byte *>(doubles), values, 1);
+  EXPECT_EQ(values[0], 0.1f);
+}
+
+TEST(Types, TransposesThreeAxes) {
+  std::vector<float> from(24), to(24), back(24);
+  for (int i = 0; i < 24; ++i)
+    from[i] = static_cast<float>(i);
+  const int64_t permutation[] = {2, 0, 1}; // [2, 3, 4] -> [4, 2, 3]
+  transpose(from.data(), to.data(), {2, 3, 4}, permutation);
+  EXPECT_EQ(transposedShape({2, 3, 4}, permutation), (Shape{4, 2, 3}));
+  EXPECT_EQ(to[1], from[4]);      // (0, 0, 1) is (0, 1, 0).
+  EXPECT_EQ(to[6], from[1]);      // (1, 0, 0) is (0, 0, 1).
+  untranspose(to.data(), back.data(), {2, 3, 4}, permutation);
+  EXPECT_EQ(back, from);
+}
