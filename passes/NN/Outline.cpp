@@ -77,7 +77,7 @@ public:
 private:
   void placeInputOps(ArrayRef<Segment> segments);
   SmallVector<SmallVector<Operation *>> groupShared();
-  SmallVector<Operation *> withCopies(ArrayRef<Operation *> ops);
+  SmallVector<Operation *> inOrder(ArrayRef<Operation *> ops);
   void call(ArrayRef<Operation *> ops, StringRef name);
 
   func::FuncOp function;
@@ -164,31 +164,40 @@ SmallVector<SmallVector<Operation *>> Outliner::groupShared() {
   return result;
 }
 
-/// `ops` with the constants and views that they use, in program order.
-SmallVector<Operation *> Outliner::withCopies(ArrayRef<Operation *> ops) {
-  SetVector<Operation *> all(ops.begin(), ops.end());
-  for (size_t i = 0; i < all.size(); ++i)
-    for (Value operand : all[i]->getOperands())
-      if (Operation *op = operand.getDefiningOp()) {
-        Role role = graph.roleOf(op);
-        if (role == Role::Constant || role == Role::View)
-          all.insert(op);
-      }
-  SmallVector<Operation *> sorted = all.takeVector();
-  llvm::sort(sorted, [&](Operation *a, Operation *b) {
-    return graph.positionOf(a) < graph.positionOf(b);
-  });
-  return sorted;
+/// `ops` with the constants and views that they use, each before its first use
+/// as operands come: the order of equal segments is equal, wherever exporters
+/// and earlier passes left what the segments share.
+SmallVector<Operation *> Outliner::inOrder(ArrayRef<Operation *> ops) {
+  DenseSet<Operation *> own(ops.begin(), ops.end());
+  SetVector<Operation *> ordered;
+  std::function<void(Operation *)> visit = [&](Operation *op) {
+    if (ordered.contains(op))
+      return;
+    for (Value operand : op->getOperands()) {
+      Operation *def = operand.getDefiningOp();
+      if (def && (own.contains(def) || graph.roleOf(def) == Role::Constant ||
+                  graph.roleOf(def) == Role::View))
+        visit(def);
+    }
+    ordered.insert(op);
+  };
+  // The chain keeps its order; the rest follows from uses.
+  for (Operation *op : ops)
+    if (graph.roleOf(op) == Role::Chain)
+      visit(op);
+  llvm::for_each(ops, visit);
+  return ordered.takeVector();
 }
 
 /// Calls a layer that does `ops`.
 void Outliner::call(ArrayRef<Operation *> ops, StringRef name) {
-  SmallVector<Operation *> all = withCopies(ops);
-  DenseSet<Operation *> own(all.begin(), all.end());
+  SmallVector<Operation *> all = inOrder(ops);
+  DenseSet<Operation *> own(ops.begin(), ops.end());
   SmallVector<Value> results, operands;
-  for (Operation *op : ops)
+  for (Operation *op : all)
     for (Value result : op->getResults())
-      if (llvm::any_of(result.getUsers(),
+      if (own.contains(op) &&
+          llvm::any_of(result.getUsers(),
                        [&](Operation *user) { return !own.contains(user); }))
         results.push_back(result);
   Structure structure = describe(all, results, operands);
@@ -234,9 +243,6 @@ void Outliner::run() {
     auto chain = graph.getChain().slice(segment.begin, segment.size());
     SmallVector<Operation *> ops(sunk[i]);
     llvm::append_range(ops, chain);
-    llvm::sort(ops, [&](Operation *a, Operation *b) {
-      return graph.positionOf(a) < graph.positionOf(b);
-    });
     std::string name = !isModel ? names.unique(function.getSymName())
                        : definesLoss(chain) ? names.unique("loss")
                                             : names.nameOf(i);

@@ -27,6 +27,14 @@ static bool isTableOp(Operation *op) {
   return isCheap(op) || isa<GatherOp, CompareOp, CumsumOp>(op);
 }
 
+/// Whether an op of a parameter alone is too much to do in each layer.
+static bool startsTable(Operation *op) {
+  if (auto unary = dyn_cast<UnaryOp>(op))
+    return unary.getKind() == UnaryKind::Sin ||
+           unary.getKind() == UnaryKind::Cos;
+  return isa<MatmulOp>(op);
+}
+
 namespace {
 /// What stands behind a value.
 struct Origin {
@@ -54,10 +62,11 @@ static Role decideRole(Operation *op, const Origin &origin) {
   bool returned = llvm::any_of(op->getUsers(), [](Operation *user) {
     return isa<func::ReturnOp>(user);
   });
-  if (!origin.inputs && isCheap(op) && !returned)
-    return Role::View;
-  return origin.small && origin.inputs && isTableOp(op) ? Role::Input
-                                                        : Role::Chain;
+  bool makesTable =
+      origin.small && isTableOp(op) && (origin.inputs || startsTable(op));
+  if (makesTable)
+    return Role::Input;
+  return !origin.inputs && isCheap(op) && !returned ? Role::View : Role::Chain;
 }
 
 Graph::Graph(func::FuncOp function) {
@@ -65,9 +74,7 @@ Graph::Graph(func::FuncOp function) {
   DenseMap<Value, Origin> origins;
   for (Value argument : function.getArguments())
     origins[argument].inputs = true;
-  for (auto [index, op] :
-       llvm::enumerate(function.getBody().front().without_terminator())) {
-    position[&op] = index;
+  for (Operation &op : function.getBody().front().without_terminator()) {
     Origin origin;
     for (Value operand : op.getOperands())
       origin.join(origins.lookup(operand));

@@ -26,13 +26,10 @@ public:
   /// Ops of role Chain and Input in program order.
   llvm::ArrayRef<mlir::Operation *> getChain() const { return chain; }
   llvm::ArrayRef<mlir::Operation *> getInputOps() const { return inputOps; }
-  /// Position of an op in the function.
-  unsigned positionOf(mlir::Operation *op) const { return position.lookup(op); }
 
 private:
   llvm::SmallVector<mlir::Operation *> chain, inputOps;
   llvm::DenseMap<mlir::Operation *, Role> roles;
-  llvm::DenseMap<mlir::Operation *, unsigned> position;
 };
 
 /// Chain ops [begin, end).
