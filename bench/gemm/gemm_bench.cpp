@@ -18,7 +18,7 @@ using namespace mgq::bench;
 using namespace mgq::test;
 
 using GemmFn = void(const float *, const float *, float *, const int64_t *);
-using PackFn = void(const float *, float *, int64_t, int64_t, int64_t);
+using PackFn = void(const float *, float *, const int64_t *);
 
 int main(int argc, char **argv) {
   std::string cpu = canRun("x86-64-v4") ? "x86-64-v4" : "x86-64-v3";
@@ -63,7 +63,8 @@ int main(int argc, char **argv) {
     std::printf("%5ldx%5ldx%5ld ", long(m), long(n), long(k));
     float *a = buffer(m * k), *b = buffer(n * k), *c = buffer(m * n);
     float *packed = buffer(builder.getPackedSize(n, k));
-    jit.find<PackFn>("mgq_pack_b_n")(b, packed, n, k, n);
+    const int64_t packSizes[] = {n, k, n};
+    jit.find<PackFn>("mgq_pack_b_n")(b, packed, packSizes);
     for (const Variant &variant : variants) {
       GemmShape shape;
       shape.m = m;
