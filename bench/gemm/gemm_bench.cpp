@@ -5,78 +5,20 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "bench/gemm/Measure.h"
 #include "passes/Kernels/Gemm.h"
 #include "test/kernels/Jit.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
-#include <functional>
 
 using namespace mgq::kernels;
+using namespace mgq::bench;
 using namespace mgq::test;
 
 using GemmFn = void(const float *, const float *, float *, const int64_t *);
-using PackFn = void(const float *, float *, int64_t, int64_t, int64_t);
-
-static double threadTime() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return t.tv_sec + 1e-9 * t.tv_nsec;
-}
-
-/// The shortest of enough runs to take `seconds`.
-static double best(const std::function<void()> &run, double seconds) {
-  run();
-  double shortest = 1e9, total = 0;
-  for (int i = 0; i < 4 || total < seconds; ++i) {
-    double start = threadTime();
-    run();
-    double time = threadTime() - start;
-    shortest = std::min(shortest, time);
-    total += time;
-  }
-  return shortest;
-}
-
-#define FMA(z, r) "vfmadd231ps %%" z "14,%%" z "15,%%" z #r "\n"
-#define FMAS(z)                                                                \
-  FMA(z, 0)                                                                    \
-  FMA(z, 1)                                                                    \
-  FMA(z, 2)                                                                    \
-  FMA(z, 3)                                                                    \
-  FMA(z, 4)                                                                    \
-  FMA(z, 5) FMA(z, 6) FMA(z, 7) FMA(z, 8) FMA(z, 9) FMA(z, 10) FMA(z, 11)
-#define CLOBBERS                                                               \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",      \
-      "xmm9", "xmm10", "xmm11"
-
-/// GFLOP/s of independent FMAs in registers.
-static double peak(bool wide) {
-  constexpr long kSteps = 2000000;
-  double time = best(
-      [&] {
-        long n = kSteps;
-        if (wide)
-          asm volatile("1:\n" FMAS("zmm") "dec %0\n jnz 1b\n"
-                       : "+r"(n)::CLOBBERS);
-        else
-          asm volatile("1:\n" FMAS("ymm") "dec %0\n jnz 1b\n"
-                       : "+r"(n)::CLOBBERS);
-      },
-      0.1);
-  return 1e-9 * kSteps * 12 * 2 * (wide ? 16 : 8) / time;
-}
-
-static float *buffer(int64_t size) {
-  int64_t bytes = (4 * size + (1 << 21)) & ~((int64_t(1) << 21) - 1);
-  auto *data = static_cast<float *>(std::aligned_alloc(1 << 21, bytes));
-  for (int64_t i = 0; i < bytes / 4; ++i)
-    data[i] = float(std::rand() % 1000) * 1e-3f - 0.5f;
-  return data;
-}
+using PackFn = void(const float *, float *, const int64_t *);
 
 int main(int argc, char **argv) {
   std::string cpu = canRun("x86-64-v4") ? "x86-64-v4" : "x86-64-v3";
@@ -121,7 +63,8 @@ int main(int argc, char **argv) {
     std::printf("%5ldx%5ldx%5ld ", long(m), long(n), long(k));
     float *a = buffer(m * k), *b = buffer(n * k), *c = buffer(m * n);
     float *packed = buffer(builder.getPackedSize(n, k));
-    jit.find<PackFn>("mgq_pack_b_n")(b, packed, n, k, n);
+    const int64_t packSizes[] = {n, k, n};
+    jit.find<PackFn>("mgq_pack_b_n")(b, packed, packSizes);
     for (const Variant &variant : variants) {
       GemmShape shape;
       shape.m = m;

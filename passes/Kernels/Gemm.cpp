@@ -228,13 +228,11 @@ LLVM::LLVMFuncOp GemmBuilder::getPackB(bool transposedB) {
         kb.call(getTranspose(), {kb.at(pointer(0), column * ldb), ldb, width, k,
                                  target, kb.i(panel)});
       });
-  return kb.function(name, {ptr, ptr, i64, i64, i64}, [&](Vals args) {
-    Val context = kb.stack(3, ptr), sizes = kb.stack(3, i64);
-    kb.store(args[0], kb.at(context, 0, ptr));
-    kb.store(args[1], kb.at(context, 1, ptr));
-    kb.store(sizes, kb.at(context, 2, ptr));
-    for (int64_t i = 0; i < 3; ++i)
-      kb.store(args[2 + i], kb.at(sizes, i, i64));
-    kb.parallelFor(chunk, context, kb.ceilDiv(args[2], panel));
+  return kb.function(name, {ptr, ptr, ptr}, [&](Vals args) {
+    Val context = kb.stack(3, ptr);
+    for (auto [i, argument] : llvm::enumerate(args))
+      kb.store(argument, kb.at(context, i, ptr));
+    Val n = kb.load(i64, args[2]);
+    kb.parallelFor(chunk, context, kb.ceilDiv(n, panel));
   });
 }

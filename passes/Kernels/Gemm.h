@@ -46,7 +46,7 @@ public:
   /// gemm(A, B, C, shape).
   mlir::LLVM::LLVMFuncOp getGemm(bool transposedA, BLayout layoutB);
 
-  /// pack(B, target, n, k, ldb): B into panels, [ceil(n / panel)][k][panel],
+  /// pack(B, target, {n, k, ldb}): B into panels, [ceil(n / panel)][k][panel],
   /// filled up with zeros.
   mlir::LLVM::LLVMFuncOp getPackB(bool transposedB);
 

@@ -78,6 +78,14 @@ func::FuncOp KernelCalls::makeFunction(StringRef name, LLVM::LLVMFuncOp kernel,
 void KernelCalls::replace(Operation *op, StringRef name,
                           LLVM::LLVMFuncOp kernel, ArrayRef<Value> buffers,
                           ArrayRef<int64_t> fields) {
+  OpBuilder b(op);
+  call(b, op->getLoc(), name, kernel, buffers, fields);
+  op->erase();
+}
+
+void KernelCalls::call(OpBuilder &b, Location loc, StringRef name,
+                       LLVM::LLVMFuncOp kernel, ArrayRef<Value> buffers,
+                       ArrayRef<int64_t> fields) {
   std::string key;
   llvm::raw_string_ostream stream(key);
   stream << kernel.getName();
@@ -95,7 +103,5 @@ void KernelCalls::replace(Operation *op, StringRef name,
   func::FuncOp &function = functions[key];
   if (!function)
     function = makeFunction(name, kernel, buffers, fields);
-  OpBuilder b(op);
-  func::CallOp::create(b, op->getLoc(), function, operands);
-  op->erase();
+  func::CallOp::create(b, loc, function, operands);
 }

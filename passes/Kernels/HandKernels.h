@@ -6,7 +6,8 @@
 #include "passes/Kernels/Gemm.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/StringMap.h"
 
 namespace mgq::kernels {
 
@@ -16,12 +17,17 @@ class KernelCalls {
 public:
   KernelCalls(mlir::ModuleOp module, CpuFamily family);
 
+  mlir::ModuleOp getModule() { return module; }
   GemmBuilder &getGemms() { return gemms; }
   const CpuFamily &getFamily() const { return gemms.getFamily(); }
 
-  /// Replaces `op` by a call with `buffers`, whose function calls
-  /// `kernel(pointers of buffers..., table of fields)`. A buffer may be null: a
-  /// null pointer is passed.
+  /// Adds a call with `buffers`, whose function calls `kernel(pointers of
+  /// buffers..., table of fields)`. A buffer may be null: a null pointer is
+  /// passed.
+  void call(mlir::OpBuilder &builder, mlir::Location loc, llvm::StringRef name,
+            mlir::LLVM::LLVMFuncOp kernel, llvm::ArrayRef<mlir::Value> buffers,
+            llvm::ArrayRef<int64_t> fields);
+  /// Replaces `op` by such a call.
   void replace(mlir::Operation *op, llvm::StringRef name,
                mlir::LLVM::LLVMFuncOp kernel,
                llvm::ArrayRef<mlir::Value> buffers,
@@ -37,6 +43,13 @@ private:
   GemmBuilder gemms;
   llvm::StringMap<mlir::func::FuncOp> functions; ///< by kernel, types, fields
 };
+
+/// Whether a product of f32 can read its right operand packed.
+bool isPackable(kern::MatmulOp op);
+/// Finds the arguments of layer functions that are to be read packed, adds the
+/// functions that pack them, and names those in the layers' `nn.packed`.
+void choosePackedWeights(KernelCalls &calls,
+                         llvm::DenseSet<mlir::Value> &packedWeights);
 
 /// Replaces attention by a call, or leaves it if a layout does not fit.
 void callAttention(kern::AttentionOp op, KernelCalls &calls);

@@ -12,7 +12,8 @@
 //     llvm.call @mgq_gemm_nt(%pa, %pb, %pc, %shape)
 //   }
 //
-// Attention likewise (LowerKernAttention.cpp). Others stay: kern-lower-loops
+// Attention likewise (LowerKernAttention.cpp). A weight that only products
+// read may be passed packed (PackWeights.cpp). Others stay: kern-lower-loops
 // takes them. The operands of the call are
 // memrefs, so what plans their memory sees every use.
 //
@@ -73,8 +74,15 @@ static std::optional<Matrix> readMatrix(Value buffer, bool transposed) {
   return std::nullopt;
 }
 
+bool mgq::kernels::isPackable(kern::MatmulOp op) {
+  std::optional<Matrix> a = readMatrix(op.getLhs(), op.getTransposeA());
+  std::optional<Matrix> c = readMatrix(op.getInit(), false);
+  return a && c && !c->transposed;
+}
+
 /// Replaces `op` by a call, or leaves it.
-static void lowerMatmul(kern::MatmulOp op, KernelCalls &calls) {
+static void lowerMatmul(kern::MatmulOp op, KernelCalls &calls,
+                        const llvm::DenseSet<Value> &packedWeights) {
   std::optional<Matrix> a = readMatrix(op.getLhs(), op.getTransposeA());
   std::optional<Matrix> b = readMatrix(op.getRhs(), op.getTransposeB());
   std::optional<Matrix> c = readMatrix(op.getInit(), false);
@@ -105,9 +113,11 @@ static void lowerMatmul(kern::MatmulOp op, KernelCalls &calls) {
   shape.strideA = a->batchStride;
   shape.strideB = b->batchStride;
   shape.strideC = c->batchStride;
-  shape.chooseChunks(calls.getFamily(), /*packedB=*/false);
-
   BLayout layout = b->transposed ? BLayout::transposed : BLayout::rows;
+  if (packedWeights.contains(op.getRhs()))
+    layout = BLayout::packed;
+  shape.chooseChunks(calls.getFamily(), layout == BLayout::packed);
+
   LLVM::LLVMFuncOp gemm = calls.getGemms().getGemm(a->transposed, layout);
   calls.replace(op, "kern_matmul", gemm, {a->buffer, b->buffer, c->buffer},
                 shape.getFields());
@@ -119,6 +129,8 @@ struct LowerMatmulPass
   using LowerMatmulPassBase::LowerMatmulPassBase;
   void runOnOperation() override {
     KernelCalls calls(getOperation(), CpuFamily::of(cpu));
+    llvm::DenseSet<Value> packedWeights;
+    choosePackedWeights(calls, packedWeights);
     SmallVector<Operation *> ops;
     getOperation().walk([&](Operation *op) {
       if (isa<kern::MatmulOp, kern::AttentionOp, kern::AttentionGradOp>(op) &&
@@ -127,7 +139,8 @@ struct LowerMatmulPass
     });
     for (Operation *op : ops)
       llvm::TypeSwitch<Operation *>(op)
-          .Case([&](kern::MatmulOp op) { lowerMatmul(op, calls); })
+          .Case(
+              [&](kern::MatmulOp op) { lowerMatmul(op, calls, packedWeights); })
           .Case([&](kern::AttentionOp op) { callAttention(op, calls); })
           .Case(
               [&](kern::AttentionGradOp op) { callAttentionGrad(op, calls); });

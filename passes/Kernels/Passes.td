@@ -16,6 +16,14 @@ def IsolateKernelsPass : Pass<"kern-isolate-kernels", "::mlir::ModuleOp"> {
   }];
 }
 
+def MarkPackablePass : Pass<"kern-mark-packable", "::mlir::ModuleOp"> {
+  let summary = "Note which arguments of layer functions are frozen matrices in every call";
+  let description = [{
+    Sets `nn.packable` on layer functions, indices of arguments that
+    kern-lower-matmul may read packed. Runs before kern-isolate-kernels.
+  }];
+}
+
 def LowerMatmulPass : Pass<"kern-lower-matmul", "::mlir::ModuleOp"> {
   let summary = "Replace products and attention on f32 memrefs by calls of generated kernels";
   let description = [{

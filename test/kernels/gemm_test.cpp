@@ -20,7 +20,7 @@ using namespace mgq::test;
 
 using Floats = std::vector<float>;
 using GemmFn = void(const float *, const float *, float *, const int64_t *);
-using PackFn = void(const float *, float *, int64_t, int64_t, int64_t);
+using PackFn = void(const float *, float *, const int64_t *);
 
 static Floats random(int64_t size, unsigned seed) {
   std::mt19937 engine(seed);
@@ -161,15 +161,16 @@ void Gemm::check(const Case &c, bool transposedA, BLayout layout) {
         family->jit->find<PackFn>(transposed ? "mgq_pack_b_t" : "mgq_pack_b_n");
     for (int64_t i = 0; i < items; ++i) {
       if (!transposed) {
-        pack(b.data() + i * sizeB, packed.data() + i * packedSize, c.n, c.k,
-             shape.ldb);
+        const int64_t packSizes[] = {c.n, c.k, shape.ldb};
+        pack(b.data() + i * sizeB, packed.data() + i * packedSize, packSizes);
         continue;
       }
       Floats other(c.n * c.k);
       for (int64_t k = 0; k < c.k; ++k)
         for (int64_t n = 0; n < c.n; ++n)
           other[n * c.k + k] = b[i * sizeB + k * shape.ldb + n];
-      pack(other.data(), packed.data() + i * packedSize, c.n, c.k, c.k);
+      const int64_t packSizes[] = {c.n, c.k, c.k};
+      pack(other.data(), packed.data() + i * packedSize, packSizes);
     }
     for (float value : packed)
       ASSERT_FALSE(std::isnan(value));
