@@ -24,14 +24,14 @@ static SmallVector<StringRef> split(StringRef name) {
   return path;
 }
 
-void LayerNames::add(ArrayRef<Operation *> ops) {
+void LayerNames::add(ArrayRef<Operation *> own, ArrayRef<Operation *> all) {
   SmallVector<Path> paths;
-  for (Operation *op : ops)
+  for (Operation *op : own)
     if (StringRef scope = scopeOf(op); !scope.empty())
       paths.push_back(split(scope));
   // The modules of parameters say as much: their names without the last part.
   if (paths.empty())
-    for (Operation *op : ops)
+    for (Operation *op : all)
       for (Value operand : op->getOperands())
         if (auto ref = operand.getDefiningOp<ParamRefOp>())
           paths.push_back(split(ref.getParam().rsplit('.').first));

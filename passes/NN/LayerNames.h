@@ -14,8 +14,10 @@ namespace mgq::nn {
 /// names, else by number. Call `add` for all, then `nameOf`.
 class LayerNames {
 public:
-  /// Notes the next instance.
-  void add(llvm::ArrayRef<mlir::Operation *> ops);
+  /// Notes the next instance: the ops that it is named after, and all that it
+  /// does, among them uses of its parameters.
+  void add(llvm::ArrayRef<mlir::Operation *> own,
+           llvm::ArrayRef<mlir::Operation *> all);
 
   /// The name of the i-th instance; no other has it.
   std::string nameOf(size_t i);

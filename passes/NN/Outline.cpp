@@ -237,8 +237,10 @@ void Outliner::run() {
   bool isModel = function.getSymName() == "model";
   for (auto &group : groupShared())
     call(group, names.unique(isModel ? "inputs" : function.getSymName()));
-  for (Segment segment : segments)
-    names.add(graph.getChain().slice(segment.begin, segment.size()));
+  for (Segment segment : segments) {
+    auto chain = graph.getChain().slice(segment.begin, segment.size());
+    names.add(chain, inOrder(chain));
+  }
   for (auto [i, segment] : llvm::enumerate(segments)) {
     auto chain = graph.getChain().slice(segment.begin, segment.size());
     SmallVector<Operation *> ops(sunk[i]);
