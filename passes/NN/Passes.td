@@ -37,6 +37,18 @@ def MarkPass : Pass<"nn-mark", "::mlir::ModuleOp"> {
   let dependentDialects = ["::mgq::nn::NNDialect", "::mlir::func::FuncDialect"];
 }
 
+def OutlinePass : Pass<"nn-outline", "::mlir::ModuleOp"> {
+  let summary = "Cut @model into calls of layer functions";
+  let description = [{
+    The graph is cut where the fewest values are live; segments of equal
+    structure call one function with other parameters. What depends on inputs
+    alone and several segments use is computed by functions of its own. `@model`
+    and `@count` then hold parameters, calls (their location names the instance)
+    and return.
+  }];
+  let dependentDialects = ["::mgq::nn::NNDialect", "::mlir::func::FuncDialect"];
+}
+
 def DifferentiatePass : Pass<"nn-differentiate", "::mlir::ModuleOp"> {
   let summary = "Build @train: calls of forward and backward functions";
   let description = [{

@@ -68,8 +68,8 @@ struct Mean {
 };
 std::optional<Mean> matchMean(mlir::Value value);
 
-/// Whether a parameter stands somewhere behind `value`: an operand without a
-/// gradient (a mask, a rotary table) must not depend on one.
+/// Whether a parameter stands somewhere behind `value`: a mask has no gradient,
+/// so it must not depend on one.
 bool dependsOnParam(mlir::Value value);
 
 /// Behind casts between float types and reshapes; `value` itself if none.

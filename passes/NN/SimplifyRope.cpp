@@ -124,7 +124,7 @@ struct RopeFromRotate : OpRewritePattern<BinaryOp> {
         cos = withCos.getRhs();
       else if (withCos.getRhs() == input)
         cos = withCos.getLhs();
-      if (!cos || dependsOnParam(cos) || dependsOnParam(sin))
+      if (!cos)
         continue;
       rewriter.replaceOpWithNewOp<RopeOp>(op, input, cos, sin, interleaved);
       return success();
@@ -157,8 +157,7 @@ struct RopeFromHalves : OpRewritePattern<ConcatOp> {
           continue;
         if (shapeOf(cos).empty() || shapeOf(sin).empty() ||
             shapeOf(cos).back() != shapeOf(x1).back() ||
-            shapeOf(sin).back() != shapeOf(x1).back() || dependsOnParam(cos) ||
-            dependsOnParam(sin))
+            shapeOf(sin).back() != shapeOf(x1).back())
           continue;
         rewriter.replaceOpWithNewOp<RopeOp>(op, input,
                                             twice(rewriter, op.getLoc(), cos),
