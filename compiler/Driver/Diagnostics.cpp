@@ -2,6 +2,7 @@
 
 #include "compiler/Driver/Diagnostics.h"
 
+#include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/Location.h"
 #include "llvm/Support/WithColor.h"
 
@@ -19,7 +20,7 @@ int mgq::reportError(StringRef tool, llvm::Error error) {
 /// The outermost node name of a location, or nothing.
 static StringRef nodeName(Location location) {
   if (auto name = dyn_cast<NameLoc>(location))
-    return name.getName();
+    return name.getName().getValue();
   if (auto fused = dyn_cast<FusedLoc>(location))
     for (Location part : fused.getLocations())
       if (StringRef name = nodeName(part); !name.empty())

@@ -8,6 +8,7 @@
 #include "passes/Pipe/Passes.h"
 
 #include "mlir/Transforms/Passes.h"
+#include "llvm/ADT/StringSwitch.h"
 
 using namespace mlir;
 using namespace mgq;
@@ -41,8 +42,10 @@ static void buildOutline(OpPassManager &passes, const Options &) {
 static void buildDifferentiate(OpPassManager &passes, const Options &options) {
   nn::DifferentiatePassOptions differentiate;
   // Memory does not force recomputation on one rank: auto saves everything.
-  differentiate.recompute =
-      options.recompute == "auto" ? "none" : options.recompute;
+  differentiate.recompute = llvm::StringSwitch<nn::Recompute>(options.recompute)
+                                .Case("cheap", nn::Recompute::Cheap)
+                                .Case("full", nn::Recompute::Full)
+                                .Default(nn::Recompute::None);
   passes.addPass(nn::createDifferentiatePass(std::move(differentiate)));
   passes.addPass(nn::createCheckDifferentiatedPass());
 }

@@ -1,4 +1,5 @@
-//===- AllocationCount.h - Counts calls of malloc and friends ------*- C++ -*-===//
+//===- AllocationCount.h - Counts calls of malloc and friends ------*- C++
+//-*-===//
 #ifndef MGQ_TEST_RUNTIME_ALLOCATIONCOUNT_H
 #define MGQ_TEST_RUNTIME_ALLOCATIONCOUNT_H
 

@@ -47,12 +47,13 @@ struct CheckpointTest : testing::Test {
 
 TEST_F(CheckpointTest, RestoresEverything) {
   for (int i = 0; i < 48; ++i)
-    arena.floatsAt(program.params[1].variance_offset)[i] = static_cast<float>(i);
+    arena.floatsAt(program.params[1].variance_offset)[i] =
+        static_cast<float>(i);
   std::string path = save(5);
   EXPECT_EQ(path, dir / "out/checkpoint-5");
-  EXPECT_THAT(namesIn(path), ElementsAre("model.safetensors",
-                                         "optimizer.safetensors",
-                                         "trainer_state.json"));
+  EXPECT_THAT(namesIn(path),
+              ElementsAre("model.safetensors", "optimizer.safetensors",
+                          "trainer_state.json"));
   SafetensorsFile model(path + "/model.safetensors");
   EXPECT_EQ(model.find("head.weight")->shape, (Shape{4, 12})); // Canonical.
 
@@ -69,10 +70,12 @@ TEST_F(CheckpointTest, RestoresEverything) {
 TEST_F(CheckpointTest, KeepsTheLatest) {
   for (int64_t step : {2, 4, 10, 6})
     save(step, 2);
-  EXPECT_THAT(namesIn(dir / "out"), ElementsAre("checkpoint-10", "checkpoint-6"));
+  EXPECT_THAT(namesIn(dir / "out"),
+              ElementsAre("checkpoint-10", "checkpoint-6"));
   save(6, 2); // Again: exchanged.
   std::filesystem::create_directory(dir / "out/.tmp-checkpoint-99");
-  std::filesystem::create_directory(dir / "out/checkpoint-77"); // Not a whole one.
+  std::filesystem::create_directory(dir /
+                                    "out/checkpoint-77"); // Not a whole one.
   std::filesystem::create_directory(dir / "out/checkpoint-x");
   EXPECT_EQ(latestCheckpoint(dir / "out"), dir / "out/checkpoint-10");
   EXPECT_EQ(latestCheckpoint(dir / "nowhere"), "");
@@ -101,7 +104,8 @@ TEST_F(CheckpointTest, RefusesOthers) {
   writeFile(path + "/model.safetensors", renamed);
   EXPECT_THAT(loadError(path), HasSubstr("no tensor 'embed.weight'"));
   const float one = 1;
-  writeSafetensors(path + "/model.safetensors", {{"embed.weight", {1}, &one}}, {});
+  writeSafetensors(path + "/model.safetensors", {{"embed.weight", {1}, &one}},
+                   {});
   EXPECT_THAT(loadError(path), HasSubstr("'embed.weight' is F32 [1], expected "
                                          "F32 [5, 4]"));
   writeFile(path + "/model.safetensors", model.substr(0, model.size() - 1));
@@ -124,7 +128,9 @@ TEST_F(CheckpointTest, SurvivesDamage) {
 }
 
 TEST_F(CheckpointTest, WeightsNameWhatIsWrong) {
-  auto error = [&] { return errorOf([&] { Weights(program, dir.path, arena); }); };
+  auto error = [&] {
+    return errorOf([&] { Weights(program, dir.path, arena); });
+  };
   EXPECT_EQ(error(), "no error");
   // BF16 in the file, f32 in the arena.
   std::string bytes = readFile(dir / "toy.weights");
@@ -133,9 +139,11 @@ TEST_F(CheckpointTest, WeightsNameWhatIsWrong) {
   uint32_t wide = uint32_t{bits} << 16;
   EXPECT_EQ(memcmp(arena.at(program.params[2].value_offset), &wide, 4), 0);
   writeFile(dir / "toy.weights", bytes.substr(0, bytes.size() - 1));
-  EXPECT_THAT(error(), HasSubstr("toy.weights' is too short: parameter 'frozen'"));
+  EXPECT_THAT(error(),
+              HasSubstr("toy.weights' is too short: parameter 'frozen'"));
   std::filesystem::remove(dir / "toy.weights");
-  EXPECT_THAT(error(), HasSubstr("toy.weights', which holds parameter 'embed.weight'"));
+  EXPECT_THAT(error(),
+              HasSubstr("toy.weights', which holds parameter 'embed.weight'"));
 }
 
 TEST_F(CheckpointTest, LogIsCutAtTheResumedStep) {
@@ -153,7 +161,8 @@ TEST_F(CheckpointTest, LogIsCutAtTheResumedStep) {
     log.write("{\"step\": 5, \"lo"); // Killed here.
   }
   std::string text = readFile(path);
-  EXPECT_THAT(text, HasSubstr("{\"step\": 1, \"loss\": 0.1, \"whole\": 2.0}\n"));
+  EXPECT_THAT(text,
+              HasSubstr("{\"step\": 1, \"loss\": 0.1, \"whole\": 2.0}\n"));
   EXPECT_THAT(text, HasSubstr("{\"step\": 3, \"loss\": null"));
   for (int64_t step : {9, 2}) {
     LogFile log;

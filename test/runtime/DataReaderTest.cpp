@@ -74,8 +74,9 @@ TEST_F(Data, NamesMissingTensorsTypesAndShapes) {
 TEST_F(Data, ChecksIndices) {
   Tensors tensors = toyData(2, 1);
   tensors["ids"] = tensor<int64_t>("I64", {2, 2}, {0, 1, 4, 5});
-  EXPECT_THAT(error(tensors),
-              HasSubstr("input 'ids' has the value 5 in record 1, expected 0 to 4"));
+  EXPECT_THAT(
+      error(tensors),
+      HasSubstr("input 'ids' has the value 5 in record 1, expected 0 to 4"));
   tensors["ids"] = tensor<int64_t>("I64", {2, 2}, {0, -100, 4, 4});
   EXPECT_THAT(error(tensors), HasSubstr("value -100 in record 0"));
   tensors = toyData(2, 1);

@@ -18,7 +18,8 @@ using namespace test;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-//===--- Schedule: the values of transformers' own tests (lr 10, 10 steps) -===//
+//===--- Schedule: the values of transformers' own tests (lr 10, 10 steps)
+//-===//
 
 static std::vector<double> rates(Options options, int64_t total = 10) {
   options.learningRate = 10;
@@ -137,8 +138,15 @@ struct FlatProgram {
     for (size_t i = 0; i < sizes.size(); ++i) {
       names.push_back("p" + std::to_string(i));
       int64_t bytes = (sizes[i] * 4 + 63) / 64 * 64, at = program.arena_bytes;
-      params.push_back({names[i].c_str(), {MGQ_F32, 1, &sizes[i], sizes[i] * 4},
-                        "", 0, 1, nullptr, at, at + bytes, at + 2 * bytes,
+      params.push_back({names[i].c_str(),
+                        {MGQ_F32, 1, &sizes[i], sizes[i] * 4},
+                        "",
+                        0,
+                        1,
+                        nullptr,
+                        at,
+                        at + bytes,
+                        at + 2 * bytes,
                         at + 3 * bytes});
       grads.push_back({static_cast<int32_t>(i), at + 4 * bytes, at + bytes});
       program.arena_bytes += 5 * bytes;
@@ -237,7 +245,8 @@ TEST(Optimizer, ThreadsChangeNoBit) {
     optimizer.accumulate(false);
     double norm = optimizer.norm().total;
     optimizer.update(1 / norm, 1, 1);
-    std::string bytes(reinterpret_cast<const char *>(arena.at(0)), arena.size());
+    std::string bytes(reinterpret_cast<const char *>(arena.at(0)),
+                      arena.size());
     return std::make_pair(norm, bytes);
   };
   EXPECT_EQ(bits(1), bits(2));
@@ -278,9 +287,7 @@ TEST(ThreadPool, NestsAndSleeps) {
   ThreadPool pool(3);
   pool.makeCurrent();
   std::atomic<int> sum{0};
-  parallelFor(10, [&](int64_t) {
-    parallelFor(10, [&](int64_t) { ++sum; });
-  });
+  parallelFor(10, [&](int64_t) { parallelFor(10, [&](int64_t) { ++sum; }); });
   EXPECT_EQ(sum, 100);
   for (int i = 0; i < 20; ++i) { // Long enough for all to sleep in between.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -25,9 +25,9 @@ struct Robust : testing::Test {
   }
 
   static std::vector<std::string> arguments(std::vector<std::string> more) {
-    std::vector<std::string> all = {"--data", "d.safetensors", "--weights", ".",
-                                    "--learning-rate=0.02",
-                                    "--max-grad-norm=history:1.5"};
+    std::vector<std::string> all = {
+        "--data", "d.safetensors",        "--weights",
+        ".",      "--learning-rate=0.02", "--max-grad-norm=history:1.5"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -75,29 +75,34 @@ TEST_F(Robust, ResumeIsBitIdentical) {
   run({"--steps=130", "--output-dir=part", "--log-file=part.jsonl",
        "--resume-from-checkpoint=latest"});
   EXPECT_EQ(log("part.jsonl"), log("whole.jsonl"));
-  RunResult result =
-      run({"--steps=60", "--output-dir=part", "--resume-from-checkpoint=latest"}, 1);
+  RunResult result = run(
+      {"--steps=60", "--output-dir=part", "--resume-from-checkpoint=latest"},
+      1);
   EXPECT_THAT(result.error, HasSubstr("is at step 130, beyond the 60 steps"));
 }
 
 TEST_F(Robust, ResumeFromNothingStartsAnew) {
   RunResult result =
       run({"--steps=2", "--output-dir=out", "--resume-from-checkpoint=latest"});
-  EXPECT_THAT(result.error, HasSubstr("note: no checkpoint in 'out', starting anew"));
+  EXPECT_THAT(result.error,
+              HasSubstr("note: no checkpoint in 'out', starting anew"));
   result = run({"--steps=2", "--resume-from-checkpoint=none"}, 1);
   EXPECT_THAT(result.error, HasSubstr("error: 'none' is not a checkpoint"));
 }
 
 TEST_F(Robust, ResumeRefusesOtherModels) {
   run({"--steps=2", "--output-dir=out"});
-  RunResult result = run({"--steps=4", "--resume-from-checkpoint=out/checkpoint-2"},
-                         1, {"TOY_RENAME=1"});
+  RunResult result =
+      run({"--steps=4", "--resume-from-checkpoint=out/checkpoint-2"}, 1,
+          {"TOY_RENAME=1"});
   EXPECT_THAT(result.error, HasSubstr("it has no tensor 'token.weight'"));
   result = run({"--steps=4", "--resume-from-checkpoint=out/checkpoint-2"}, 1,
                {"TOY_FINGERPRINT=1"});
   EXPECT_THAT(result.error, HasSubstr("of another model or of other options"));
-  result = run({"--steps=4", "--seed=1", "--resume-from-checkpoint=out/checkpoint-2"});
-  EXPECT_THAT(result.error, HasSubstr("warning: --seed is 1, the checkpoint's is 42"));
+  result = run(
+      {"--steps=4", "--seed=1", "--resume-from-checkpoint=out/checkpoint-2"});
+  EXPECT_THAT(result.error,
+              HasSubstr("warning: --seed is 1, the checkpoint's is 42"));
 }
 
 // Killed at 20 random moments, it ends like a run that was left alone.
@@ -136,10 +141,10 @@ TEST_F(Robust, SurvivesKills) {
 }
 
 TEST_F(Robust, InterruptSavesAndResumes) {
-  Process process(dir.path,
-                  arguments({"--steps=100000", "--output-dir=out",
-                             "--log-file=out.jsonl"}),
-                  {"TOY_SLEEP=2000"});
+  Process process(
+      dir.path,
+      arguments({"--steps=100000", "--output-dir=out", "--log-file=out.jsonl"}),
+      {"TOY_SLEEP=2000"});
   for (int i = 0; i < 500 && log("out.jsonl").size() < 3; ++i)
     usleep(10000);
   process.kill(SIGINT);
@@ -155,7 +160,8 @@ TEST_F(Robust, InterruptSavesAndResumes) {
 // RLIMIT_FSIZE stands in for a full disk: write() fails in the middle.
 TEST_F(Robust, FullDiskLeavesNoPart) {
   RunResult result = run({"--steps=2", "--output-dir=out"}, 1, {}, 600);
-  EXPECT_THAT(result.error, HasSubstr("error: cannot write 'out/.tmp-checkpoint-2/"));
+  EXPECT_THAT(result.error,
+              HasSubstr("error: cannot write 'out/.tmp-checkpoint-2/"));
   EXPECT_TRUE(namesIn(dir / "out").empty());
   result = run({"--steps=2", "--dump-gradients=g.safetensors"}, 1, {}, 100);
   EXPECT_THAT(result.error, HasSubstr("error: cannot write 'g.safetensors'"));
@@ -190,8 +196,9 @@ TEST_F(Robust, DataFaultsExitWithOne) {
 
 TEST_F(Robust, IndexFaultsNameTheNode) {
   RunResult result = run({"--steps=1"}, 1, {"TOY_INDEX=1"});
-  EXPECT_THAT(result.error, HasSubstr("error: index 7 is outside [0, 5) in node "
-                                      "'/model/Gather_3'"));
+  EXPECT_THAT(result.error,
+              HasSubstr("error: index 7 is outside [0, 5) in node "
+                        "'/model/Gather_3'"));
 }
 
 TEST_F(Robust, UsageExitsWithTwo) {
@@ -206,13 +213,17 @@ TEST_F(Robust, UsageExitsWithTwo) {
   EXPECT_THAT(usage({"--steps=x"}), HasSubstr("--steps"));
   EXPECT_THAT(usage({"--steps=-1"}), HasSubstr("--steps is -1"));
   EXPECT_THAT(usage({"--steps=1", "--adam-beta1=1"}), HasSubstr("below 1"));
-  EXPECT_THAT(usage({"--steps=1", "--save-steps=1"}), HasSubstr("needs --output-dir"));
-  EXPECT_THAT(usage({"--steps=1", "--learning-rate-of=x"}), HasSubstr("GLOB=X"));
+  EXPECT_THAT(usage({"--steps=1", "--save-steps=1"}),
+              HasSubstr("needs --output-dir"));
+  EXPECT_THAT(usage({"--steps=1", "--learning-rate-of=x"}),
+              HasSubstr("GLOB=X"));
   for (std::string option : {"--loss-scale=dynamic", "--adapt-every=2",
                              "--replay=f", "--cache-frozen=memory"})
-    EXPECT_THAT(usage({"--steps=1", option}), HasSubstr("not supported yet: --"));
-  RunResult result = runToy(dir, {"--weights=.", "--steps=1", "--max-grad-norm=x",
-                                  "--data", "d.safetensors"});
+    EXPECT_THAT(usage({"--steps=1", option}),
+                HasSubstr("not supported yet: --"));
+  RunResult result =
+      runToy(dir, {"--weights=.", "--steps=1", "--max-grad-norm=x", "--data",
+                   "d.safetensors"});
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.error, HasSubstr("--max-grad-norm is 'x'"));
   EXPECT_THAT(run({"--steps=1", "--no-decay=embd.*"}, 1).error,
@@ -222,7 +233,8 @@ TEST_F(Robust, UsageExitsWithTwo) {
 }
 
 TEST_F(Robust, DryRunChangesNothing) {
-  RunResult result = run({"--dry-run", "--log-file=l.jsonl", "--output-dir=out"});
+  RunResult result =
+      run({"--dry-run", "--log-file=l.jsonl", "--output-dir=out"});
   EXPECT_THAT(result.output, HasSubstr("records: 7"));
   EXPECT_FALSE(fileExists(dir / "l.jsonl"));
   EXPECT_FALSE(fileExists(dir / "out"));

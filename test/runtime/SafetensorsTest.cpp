@@ -28,10 +28,11 @@ static std::string headerError(const std::string &header,
 
 TEST(Safetensors, ReadsTypesShapesAndMetadata) {
   TempDir dir;
-  writeFile(dir / "a", tensorFile({{"x", tensor<float>("F32", {2, 2}, {1, 2, 3, 4})},
-                                   {"n", tensor<int64_t>("I64", {}, {7})},
-                                   {"none", tensor<float>("F32", {0, 3}, {})}},
-                                  {{"mgq.length", "24"}}));
+  writeFile(dir / "a",
+            tensorFile({{"x", tensor<float>("F32", {2, 2}, {1, 2, 3, 4})},
+                        {"n", tensor<int64_t>("I64", {}, {7})},
+                        {"none", tensor<float>("F32", {0, 3}, {})}},
+                       {{"mgq.length", "24"}}));
   SafetensorsFile file(dir / "a");
   EXPECT_EQ(file.tensors().size(), 3u);
   EXPECT_EQ(file.metadata().at("mgq.length"), "24");
@@ -67,8 +68,8 @@ TEST(Safetensors, RefusesFilesOfAnotherKind) {
 TEST(Safetensors, ChecksEachEntry) {
   auto entry = [](const char *type, const char *shape, const char *offsets) {
     return headerError(std::string("{\"a\":{\"dtype\":\"") + type +
-                       "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets +
-                       "}}");
+                       "\",\"shape\":" + shape +
+                       ",\"data_offsets\":" + offsets + "}}");
   };
   EXPECT_EQ(entry("F32", "[2]", "[0,8]"), "no error");
   EXPECT_THAT(entry("F8_E4M3", "[8]", "[0,8]"), HasSubstr("not supported yet"));
@@ -80,7 +81,8 @@ TEST(Safetensors, ChecksEachEntry) {
   EXPECT_THAT(entry("F32", "[2]", "[8,0]"), HasSubstr("data_offsets [8, 0]"));
   EXPECT_THAT(entry("F32", "[2]", "[0]"), HasSubstr("no valid data_offsets"));
   EXPECT_THAT(entry("F32", "[3]", "[0,12]"), HasSubstr("is truncated"));
-  EXPECT_THAT(entry("F32", "[1]", "[0,4]"), HasSubstr("4 bytes after the last"));
+  EXPECT_THAT(entry("F32", "[1]", "[0,4]"),
+              HasSubstr("4 bytes after the last"));
   EXPECT_THAT(entry("F32", "[1]", "[4,8]"), HasSubstr("follows a gap"));
   EXPECT_THAT(headerError("{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}"),
               HasSubstr("no dtype"));
@@ -88,12 +90,14 @@ TEST(Safetensors, ChecksEachEntry) {
   EXPECT_THAT(headerError("{\"__metadata__\":{\"k\":1}}"),
               HasSubstr("metadata 'k' is not text"));
   EXPECT_THAT(
-      headerError("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-                  "\"b\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"),
+      headerError(
+          "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+          "\"b\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}"),
       HasSubstr("overlaps another"));
   EXPECT_THAT(
-      headerError("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-                  "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}"),
+      headerError(
+          "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+          "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}"),
       HasSubstr("'a' twice"));
 }
 
@@ -121,7 +125,8 @@ TEST(Safetensors, WritesCanonicalLayout) {
   TempDir dir;
   const float values[] = {1, 2, 3, 4, 5, 6};
   const int64_t swapped[] = {1, 0};
-  writeSafetensors(dir / "w", {{"t", {3, 2}, values, swapped}, {"s", {6}, values}},
+  writeSafetensors(dir / "w",
+                   {{"t", {3, 2}, values, swapped}, {"s", {6}, values}},
                    {{"format", "pt"}});
   SafetensorsFile file(dir / "w");
   EXPECT_EQ(file.metadata().at("format"), "pt");
@@ -151,15 +156,18 @@ TEST(Safetensors, LeavesNothingWhenWritingFails) {
 TEST(Types, ConvertsFloats) {
   const uint16_t halves[] = {0x3c00, 0xc000, 0x0001, 0x7c00, 0x03ff, 0x8000};
   float values[6];
-  convertToFloat(MGQ_F16, reinterpret_cast<const std::byte *>(halves), values, 6);
+  convertToFloat(MGQ_F16, reinterpret_cast<const std::byte *>(halves), values,
+                 6);
   EXPECT_THAT(values, testing::ElementsAre(1.0f, -2.0f, 0x1p-24f, HUGE_VALF,
                                            1023 * 0x1p-24f, -0.0f));
   const uint16_t brains[] = {0x3f80, 0xc040};
-  convertToFloat(MGQ_BF16, reinterpret_cast<const std::byte *>(brains), values, 2);
+  convertToFloat(MGQ_BF16, reinterpret_cast<const std::byte *>(brains), values,
+                 2);
   EXPECT_EQ(values[0], 1.0f);
   EXPECT_EQ(values[1], -3.0f);
   const double doubles[] = {0.1};
-  convertToFloat(MGQ_F64, reinterpret_cast<const std::byte *>(doubles), values, 1);
+  convertToFloat(MGQ_F64, reinterpret_cast<const std::byte *>(doubles), values,
+                 1);
   EXPECT_EQ(values[0], 0.1f);
 }
 
@@ -170,8 +178,8 @@ TEST(Types, TransposesThreeAxes) {
   const int64_t permutation[] = {2, 0, 1}; // [2, 3, 4] -> [4, 2, 3]
   transpose(from.data(), to.data(), {2, 3, 4}, permutation);
   EXPECT_EQ(transposedShape({2, 3, 4}, permutation), (Shape{4, 2, 3}));
-  EXPECT_EQ(to[1], from[4]);      // (0, 0, 1) is (0, 1, 0).
-  EXPECT_EQ(to[6], from[1]);      // (1, 0, 0) is (0, 0, 1).
+  EXPECT_EQ(to[1], from[4]); // (0, 0, 1) is (0, 1, 0).
+  EXPECT_EQ(to[6], from[1]); // (1, 0, 0) is (0, 0, 1).
   untranspose(to.data(), back.data(), {2, 3, 4}, permutation);
   EXPECT_EQ(back, from);
 }

@@ -38,8 +38,9 @@ std::string test::rawTensorFile(const std::string &header,
   return bytes + header + data;
 }
 
-std::string test::tensorFile(const Tensors &tensors,
-                             const std::map<std::string, std::string> &metadata) {
+std::string
+test::tensorFile(const Tensors &tensors,
+                 const std::map<std::string, std::string> &metadata) {
   nlohmann::json header = nlohmann::json::object();
   if (!metadata.empty())
     header["__metadata__"] = metadata;
@@ -82,8 +83,9 @@ Tensors test::toyData(int records, int seed) {
   std::vector<float> pixels;
   for (int i = 0; i < records * toy::batch; ++i) {
     ids.push_back(random() % toy::words);
-    labels.push_back(random() % 4 ? static_cast<int64_t>(random() % toy::classes)
-                                  : toy::ignored);
+    labels.push_back(random() % 4
+                         ? static_cast<int64_t>(random() % toy::classes)
+                         : toy::ignored);
     for (int k = 0; k < toy::pixels; ++k)
       pixels.push_back(static_cast<float>(random() % 2001) / 1000.0f - 1.0f);
   }
@@ -98,8 +100,11 @@ void test::writeToyWeights(const std::string &path) {
   auto add = [&](float value, size_t from) {
     bytes.append(reinterpret_cast<const char *>(&value) + from, 4 - from);
   };
-  auto draw = [&] { return static_cast<float>(random() % 1001) / 1000.0f - 0.5f; };
-  for (int i = 0; i < toy::words * toy::classes + toy::pixels * toy::classes; ++i)
+  auto draw = [&] {
+    return static_cast<float>(random() % 1001) / 1000.0f - 0.5f;
+  };
+  for (int i = 0; i < toy::words * toy::classes + toy::pixels * toy::classes;
+       ++i)
     add(draw(), 0);
   for (int i = 0; i < toy::classes; ++i)
     add(draw(), 2); // BF16: the upper half.

@@ -1,4 +1,5 @@
-//===- TestFiles.h - Files and processes for tests -----------------*- C++ -*-===//
+//===- TestFiles.h - Files and processes for tests -----------------*- C++
+//-*-===//
 #ifndef MGQ_TEST_RUNTIME_TESTFILES_H
 #define MGQ_TEST_RUNTIME_TESTFILES_H
 
@@ -15,7 +16,9 @@ class TempDir {
 public:
   TempDir();
   ~TempDir();
-  std::string operator/(const std::string &name) const { return path + "/" + name; }
+  std::string operator/(const std::string &name) const {
+    return path + "/" + name;
+  }
   const std::string path;
 };
 
@@ -27,7 +30,8 @@ struct Tensor {
 };
 
 template <typename T>
-Tensor tensor(const char *type, mgq::rt::Shape shape, const std::vector<T> &values) {
+Tensor tensor(const char *type, mgq::rt::Shape shape,
+              const std::vector<T> &values) {
   return {type, std::move(shape),
           std::string(reinterpret_cast<const char *>(values.data()),
                       values.size() * sizeof(T))};
@@ -50,7 +54,8 @@ bool fileExists(const std::string &path);
 std::vector<std::string> namesIn(const std::string &folder);
 
 /// Runs `action` and returns the text of its mgq::rt::Error, or "no error".
-template <typename Action> std::string errorOf(Action action);
+template <typename Action>
+std::string errorOf(Action action);
 
 /// Data of the toy model: `records` records drawn from `seed`.
 Tensors toyData(int records, int seed);
@@ -83,7 +88,8 @@ struct RunResult {
   std::string output, error;
 };
 
-RunResult runToy(const TempDir &folder, const std::vector<std::string> &arguments,
+RunResult runToy(const TempDir &folder,
+                 const std::vector<std::string> &arguments,
                  const std::vector<std::string> &environment = {},
                  int64_t fileSizeLimit = -1);
 
@@ -91,7 +97,8 @@ RunResult runToy(const TempDir &folder, const std::vector<std::string> &argument
 
 #include "runtime/src/common/Error.h"
 
-template <typename Action> std::string test::errorOf(Action action) {
+template <typename Action>
+std::string test::errorOf(Action action) {
   try {
     action();
   } catch (const mgq::rt::Error &error) {

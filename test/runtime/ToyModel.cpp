@@ -104,7 +104,8 @@ static void forward(void *const *args, void *) {
   }
   if (environment("TOY_INDEX"))
     mgq_index_error("/model/Gather_3", 7, 5);
-  *static_cast<float *>(args[8]) = environment("TOY_MEAN") ? loss / count : loss;
+  *static_cast<float *>(args[8]) =
+      environment("TOY_MEAN") ? loss / count : loss;
   *static_cast<float *>(args[9]) = count;
   *static_cast<float *>(args[10]) = right / batch;
 }
@@ -159,7 +160,8 @@ static void adamw(float *parameter, const float *gradient, float *momentum,
     float p = parameter[i] * s[1];
     momentum[i] += s[3] * (g - momentum[i]);
     variance[i] = s[4] * variance[i] + s[5] * g * g;
-    parameter[i] = p - s[6] * momentum[i] / (std::sqrt(variance[i]) * s[7] + s[8]);
+    parameter[i] =
+        p - s[6] * momentum[i] / (std::sqrt(variance[i]) * s[7] + s[8]);
   }
 }
 
@@ -177,9 +179,9 @@ static void accumulate(float *sum, const float *values, int64_t n) {
 
 //===--- The tables -------------------------------------------------------===//
 
-#define AT(FIELD)                                                              \
-  static_cast<int64_t>(__builtin_offsetof(Layout, FIELD))
-#define REF(FIELD) {MGQ_SPACE_ARENA, 0, AT(FIELD)}
+#define AT(FIELD) static_cast<int64_t>(__builtin_offsetof(Layout, FIELD))
+#define REF(FIELD)                                                             \
+  { MGQ_SPACE_ARENA, 0, AT(FIELD) }
 
 static const int64_t embedShape[] = {words, classes};
 static const int64_t headShape[] = {pixels, classes};
@@ -188,15 +190,46 @@ static const int64_t idsShape[] = {batch};
 static const int64_t imageShape[] = {batch, 3, 2, 2};
 static const int64_t swapped[] = {1, 0};
 
-static const mgq_param params[] = {
-    {"embed.weight", {MGQ_F32, 2, embedShape, 80}, "toy.weights", embedAt, 1,
-     nullptr, AT(embed[0]), AT(embedGrad), AT(embed[1]), AT(embed[2])},
-    {"head.weight", {MGQ_F32, 2, headShape, 192}, "toy.weights", headAt, 1,
-     swapped, AT(head[0]), AT(headGrad), AT(head[1]), AT(head[2])},
-    {"bias", {MGQ_BF16, 1, biasShape, 8}, "toy.weights", biasAt, 1, nullptr,
-     AT(bias[0]), AT(biasGrad[0]), AT(bias[1]), AT(bias[2])},
-    {"frozen", {MGQ_F32, 1, biasShape, 16}, "toy.weights", frozenAt, 0, nullptr,
-     -1, -1, -1, -1}};
+static const mgq_param params[] = {{"embed.weight",
+                                    {MGQ_F32, 2, embedShape, 80},
+                                    "toy.weights",
+                                    embedAt,
+                                    1,
+                                    nullptr,
+                                    AT(embed[0]),
+                                    AT(embedGrad),
+                                    AT(embed[1]),
+                                    AT(embed[2])},
+                                   {"head.weight",
+                                    {MGQ_F32, 2, headShape, 192},
+                                    "toy.weights",
+                                    headAt,
+                                    1,
+                                    swapped,
+                                    AT(head[0]),
+                                    AT(headGrad),
+                                    AT(head[1]),
+                                    AT(head[2])},
+                                   {"bias",
+                                    {MGQ_BF16, 1, biasShape, 8},
+                                    "toy.weights",
+                                    biasAt,
+                                    1,
+                                    nullptr,
+                                    AT(bias[0]),
+                                    AT(biasGrad[0]),
+                                    AT(bias[1]),
+                                    AT(bias[2])},
+                                   {"frozen",
+                                    {MGQ_F32, 1, biasShape, 16},
+                                    "toy.weights",
+                                    frozenAt,
+                                    0,
+                                    nullptr,
+                                    -1,
+                                    -1,
+                                    -1,
+                                    -1}};
 
 static const mgq_input inputs[] = {
     {"ids", {MGQ_I64, 1, idsShape, 16}, AT(ids), words, 0, 0},
@@ -215,19 +248,21 @@ static const mgq_grad grads[] = {{0, AT(embedDelta), AT(embedGrad)},
 static const mgq_layer layers[] = {{"classifier", 100, 200}};
 
 static const mgq_ref forwardArgs[] = {
-    REF(embed[0]),  REF(head[0]), REF(bias[0]), {MGQ_SPACE_WEIGHT, 3, 0},
-    REF(ids),       REF(image),   REF(labels),  REF(probabilities),
-    REF(loss),      REF(count),   REF(accuracy)};
+    REF(embed[0]), REF(head[0]), REF(bias[0]), {MGQ_SPACE_WEIGHT, 3, 0},
+    REF(ids),      REF(image),   REF(labels),  REF(probabilities),
+    REF(loss),     REF(count),   REF(accuracy)};
 static const mgq_ref backwardArgs[] = {
-    REF(ids),        REF(image),     REF(labels),       REF(probabilities), REF(seed),
-    REF(embedDelta), REF(headDelta), REF(biasDelta[0]), REF(biasDelta[1])};
+    REF(ids),           REF(image),        REF(labels),
+    REF(probabilities), REF(seed),         REF(embedDelta),
+    REF(headDelta),     REF(biasDelta[0]), REF(biasDelta[1])};
 static const mgq_ref countArgs[] = {REF(labels), REF(count)};
 
-static const mgq_call forwardCall = {forward, "classifier.forward", forwardArgs,
-                                     11, 0, 0, 0};
+static const mgq_call forwardCall = {
+    forward, "classifier.forward", forwardArgs, 11, 0, 0, 0};
 static const mgq_call backwardCall = {
     backward, "classifier.backward", backwardArgs, 9, 0, AT(scratch), 64};
-static const mgq_call countCall = {countLabels, "count", countArgs, 2, -1, 0, 0};
+static const mgq_call countCall = {countLabels, "count", countArgs, 2,
+                                   -1,          0,       0};
 
 static const mgq_op ops[] = {{MGQ_OP_FORWARD, 0, 0, 0},
                              {MGQ_OP_BACKWARD, 0, 0, 0},

@@ -24,7 +24,8 @@ struct Train : testing::Test {
   RunResult run(std::vector<std::string> more,
                 const std::vector<std::string> &environment = {},
                 int status = 0) {
-    std::vector<std::string> all = {"--data", "d.safetensors", "--weights", "."};
+    std::vector<std::string> all = {"--data", "d.safetensors", "--weights",
+                                    "."};
     all.insert(all.end(), more.begin(), more.end());
     RunResult result = runToy(dir, all, environment);
     EXPECT_EQ(result.status, status) << result.error;
@@ -47,7 +48,8 @@ struct Reference {
   std::vector<int64_t> ids, labels;
   std::vector<float> pixels;
 
-  explicit Reference(const TempDir &dir) : grad(72), momentum(72), variance(72) {
+  explicit Reference(const TempDir &dir)
+      : grad(72), momentum(72), variance(72) {
     std::string bytes = readFile(dir / "toy.weights");
     auto f32 = [&](int64_t at) {
       float number;
@@ -57,7 +59,8 @@ struct Reference {
     for (int i = 0; i < 68; ++i)
       value.push_back(f32(4 * i));
     for (int c = 0; c < 4; ++c) {
-      std::string wide = std::string(2, '\0') + bytes.substr(toy::biasAt + 2 * c, 2);
+      std::string wide =
+          std::string(2, '\0') + bytes.substr(toy::biasAt + 2 * c, 2);
       float number;
       memcpy(&number, wide.data(), 4);
       value.push_back(static_cast<double>(number));
@@ -87,7 +90,8 @@ struct Reference {
       for (int c = 0; c < 4; ++c) {
         p[c] = value[ids[row] * 4 + c] + 2 * value[68 + c] + frozen[c];
         for (int k = 0; k < 12; ++k)
-          p[c] += static_cast<double>(pixels[row * 12 + k]) * value[20 + k * 4 + c];
+          p[c] +=
+              static_cast<double>(pixels[row * 12 + k]) * value[20 + k * 4 + c];
         sum += p[c] = std::exp(p[c]);
       }
       loss -= std::log(p[labels[row]] / sum);
@@ -96,7 +100,8 @@ struct Reference {
         grad[ids[row] * 4 + c] += delta;
         grad[68 + c] += 2 * delta;
         for (int k = 0; k < 12; ++k)
-          grad[20 + k * 4 + c] += static_cast<double>(pixels[row * 12 + k]) * delta;
+          grad[20 + k * 4 + c] +=
+              static_cast<double>(pixels[row * 12 + k]) * delta;
       }
     }
     return loss;
@@ -127,10 +132,13 @@ struct Reference {
 /// Compares six unshuffled steps (three an epoch) with the reference.
 static void compare(Train &test, bool tokens, double clip) {
   auto &fixture = static_cast<Train &>(test);
-  std::vector<std::string> options = {
-      "--shuffle=off", "--steps=6", "--learning-rate=0.01", "--log-file=log.jsonl",
-      "--output-dir=out", "--max-grad-norm=" + std::to_string(clip),
-      "--dump-gradients=g.safetensors"};
+  std::vector<std::string> options = {"--shuffle=off",
+                                      "--steps=6",
+                                      "--learning-rate=0.01",
+                                      "--log-file=log.jsonl",
+                                      "--output-dir=out",
+                                      "--max-grad-norm=" + std::to_string(clip),
+                                      "--dump-gradients=g.safetensors"};
   if (!tokens)
     options.push_back("--loss-reduction=micro-batch");
   RunResult result;
@@ -174,7 +182,8 @@ static void compare(Train &test, bool tokens, double clip) {
     EXPECT_EQ(entry["samples"], 4);
     EXPECT_GT(entry["step_seconds"].get<double>(), 0);
   }
-  mgq::rt::SafetensorsFile model(fixture.dir / "out/checkpoint-6/model.safetensors");
+  mgq::rt::SafetensorsFile model(fixture.dir /
+                                 "out/checkpoint-6/model.safetensors");
   EXPECT_EQ(model.tensors().size(), 3u);
   float embed[20];
   memcpy(embed, model.find("embed.weight")->data, sizeof embed);
@@ -190,8 +199,8 @@ TEST_F(Train, UnrecognisedLossIsAMean) {
   Tensors data = toyData(4, 3);
   data["labels"] = tensor<int64_t>("I64", {8}, {0, 1, 2, 3, 0, 1, 2, 3});
   writeFile(dir / "d.safetensors", tensorFile(data));
-  RunResult result = run({"--steps=1", "--log-file=log.jsonl"},
-                         {"TOY_MEAN=1", "TOY_SEEDS=1"});
+  RunResult result =
+      run({"--steps=1", "--log-file=log.jsonl"}, {"TOY_MEAN=1", "TOY_SEEDS=1"});
   EXPECT_EQ(result.error, "seed 0.5\nseed 0.5\n");
   double mean = log()[0]["loss"];
   run({"--steps=1", "--log-file=log.jsonl"});
@@ -203,22 +212,25 @@ TEST_F(Train, UnrecognisedLossIsAMean) {
 // Records 0 and 1 have no valid target, 2 has one, 3 has two.
 TEST_F(Train, StepsWithoutTargetsChangeNothing) {
   Tensors data = toyData(4, 3);
-  data["labels"] = tensor<int64_t>("I64", {8}, {-100, -100, -100, -100, 1, -100, 2, 3});
+  data["labels"] =
+      tensor<int64_t>("I64", {8}, {-100, -100, -100, -100, 1, -100, 2, 3});
   writeFile(dir / "d.safetensors", tensorFile(data));
   for (std::string reduction : {"tokens", "micro-batch"}) {
-    RunResult result = run({"--steps=2", "--shuffle=off", "--log-file=log.jsonl",
-                            "--output-dir=out", "--save-steps=1",
-                            "--loss-reduction=" + reduction, "--summary=s.json",
-                            "--dump-gradients=g.safetensors"},
-                           {"TOY_SEEDS=1"});
-    EXPECT_THAT(result.error, HasSubstr(reduction == "tokens"
-                                            ? "seed 0.333333343\nseed 0.333333343\n"
-                                            : "seed 0.5\nseed 0.25\n"));
+    RunResult result = run(
+        {"--steps=2", "--shuffle=off", "--log-file=log.jsonl",
+         "--output-dir=out", "--save-steps=1", "--loss-reduction=" + reduction,
+         "--summary=s.json", "--dump-gradients=g.safetensors"},
+        {"TOY_SEEDS=1"});
+    EXPECT_THAT(result.error,
+                HasSubstr(reduction == "tokens"
+                              ? "seed 0.333333343\nseed 0.333333343\n"
+                              : "seed 0.5\nseed 0.25\n"));
     EXPECT_THAT(result.error, HasSubstr("note: 1 steps had no valid target"));
     EXPECT_EQ(log()[0]["loss"], 0.0);
     EXPECT_EQ(log()[0]["grad_norm"], 0.0);
     EXPECT_GT(log()[1]["loss"].get<double>(), 0);
-    json state = json::parse(readFile(dir / "out/checkpoint-2/trainer_state.json"));
+    json state =
+        json::parse(readFile(dir / "out/checkpoint-2/trainer_state.json"));
     EXPECT_EQ(state["empty_steps"], 1);
     EXPECT_EQ(state["updates"], 1);
     EXPECT_EQ(json::parse(readFile(dir / "s.json"))["empty_steps"], 1);
@@ -267,9 +279,12 @@ TEST_F(Train, EvaluatesTokenWeighted) {
   json summary = json::parse(readFile(dir / "s.json"));
   Reference reference(dir);
   Tensors data = toyData(5, 9);
-  memcpy(reference.ids.data(), data["ids"].bytes.data(), data["ids"].bytes.size());
-  memcpy(reference.labels.data(), data["labels"].bytes.data(), data["labels"].bytes.size());
-  memcpy(reference.pixels.data(), data["pixels"].bytes.data(), data["pixels"].bytes.size());
+  memcpy(reference.ids.data(), data["ids"].bytes.data(),
+         data["ids"].bytes.size());
+  memcpy(reference.labels.data(), data["labels"].bytes.data(),
+         data["labels"].bytes.size());
+  memcpy(reference.pixels.data(), data["pixels"].bytes.data(),
+         data["pixels"].bytes.size());
   double loss = 0, count = 0;
   for (int record = 0; record < 5; ++record) {
     loss += reference.microBatch(record, 1);
@@ -277,7 +292,8 @@ TEST_F(Train, EvaluatesTokenWeighted) {
   }
   EXPECT_NEAR(summary["eval_loss"].get<double>(), loss / count, 1e-5);
   // Evaluation only.
-  RunResult result = runToy(dir, {"--weights=.", "--steps=0", "--eval-data", "e.safetensors"});
+  RunResult result =
+      runToy(dir, {"--weights=.", "--steps=0", "--eval-data", "e.safetensors"});
   EXPECT_EQ(result.status, 0) << result.error;
   EXPECT_THAT(result.output, HasSubstr("evaluation after step 0: loss "));
 }
@@ -290,12 +306,14 @@ TEST_F(Train, ReportsAreWritten) {
   EXPECT_GT(summary["step_seconds"].get<double>(), 0);
   EXPECT_EQ(summary["bubble"], 0.0);
   ASSERT_EQ(summary["ranks"].size(), 1u);
-  EXPECT_EQ(summary["ranks"][0]["planned_bytes"], mgq_program_table.arena_bytes);
+  EXPECT_EQ(summary["ranks"][0]["planned_bytes"],
+            mgq_program_table.arena_bytes);
   EXPECT_GT(summary["ranks"][0]["peak_bytes"].get<int64_t>(), 0);
   EXPECT_EQ(summary["ranks"][0]["bytes_sent"]["activation"], 0);
   json profile = json::parse(readFile(dir / "p.json"));
   EXPECT_EQ(profile["ranks"][0]["layers"][0]["name"], "classifier");
-  EXPECT_GT(profile["ranks"][0]["layers"][0]["forward_seconds"].get<double>(), 0);
+  EXPECT_GT(profile["ranks"][0]["layers"][0]["forward_seconds"].get<double>(),
+            0);
   json trace = json::parse(readFile(dir / "t.json"));
   std::map<std::string, int> events;
   for (const json &event : trace["traceEvents"])

@@ -40,8 +40,8 @@ const char *mgq::rt::bytesText(int64_t bytes, char (&buffer)[32]) {
   size_t unit = 0;
   for (; value >= 1024 && unit < 4; ++unit)
     value /= 1024;
-  auto end = fmt::format_to_n(buffer, sizeof buffer - 1, unit ? "{:.2f} {}" : "{} {}",
-                              value, units[unit]);
+  auto end = fmt::format_to_n(buffer, sizeof buffer - 1,
+                              unit ? "{:.2f} {}" : "{} {}", value, units[unit]);
   *end.out = 0;
   return buffer;
 }

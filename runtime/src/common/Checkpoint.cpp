@@ -34,10 +34,9 @@ static void writeKinds(const std::string &path, const mgq_program &program,
   for (const Kind &kind : kinds)
     for (int32_t i : trainableParams(program)) {
       const mgq_param &param = program.params[i];
-      tensors.push_back({std::string(kind.prefix) + param.name,
-                         shapeOf(param.stored),
-                         arena.floatsAt(param.*kind.offset),
-                         param.canonical_permutation});
+      tensors.push_back(
+          {std::string(kind.prefix) + param.name, shapeOf(param.stored),
+           arena.floatsAt(param.*kind.offset), param.canonical_permutation});
     }
   writeSafetensors(path, tensors, {{"format", "pt"}});
 }
@@ -89,9 +88,8 @@ void mgq::rt::cleanTemporary(const std::string &output) {
 /// in part.
 static void removeCheckpoint(const fs::path &path) {
   std::error_code code;
-  fs::path temporary =
-      path.parent_path() /
-      (temporaryPrefix + path.filename().string() + "-old");
+  fs::path temporary = path.parent_path() /
+                       (temporaryPrefix + path.filename().string() + "-old");
   fs::remove_all(temporary, code);
   fs::rename(path, temporary, code);
   fs::remove_all(code ? path : temporary, code);
@@ -244,8 +242,7 @@ static TrainerState parseState(const std::string &path,
 }
 
 TrainerState mgq::rt::loadCheckpoint(const std::string &path,
-                                     const mgq_program &program,
-                                     Arena &arena) {
+                                     const mgq_program &program, Arena &arena) {
   std::error_code code;
   if (!fs::is_directory(path, code))
     fail("'{}' is not a checkpoint: it is not a folder", path);

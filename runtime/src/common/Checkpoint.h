@@ -1,4 +1,5 @@
-//===- Checkpoint.h - Saves and restores training ------------------*- C++ -*-===//
+//===- Checkpoint.h - Saves and restores training ------------------*- C++
+//-*-===//
 //
 // A checkpoint is a folder `checkpoint-STEP`. It is written under a temporary
 // name (`.tmp-checkpoint-...`) and renamed when all is on disk, so that a
@@ -16,8 +17,9 @@ namespace mgq::rt {
 /// What is not in the arena. Everything that a resumed run needs to go on
 /// bit-identically.
 struct TrainerState {
-  int64_t step = 0;    ///< Finished steps.
-  int64_t updates = 0; ///< AdamW updates: steps that were neither empty nor skipped.
+  int64_t step = 0; ///< Finished steps.
+  int64_t updates =
+      0; ///< AdamW updates: steps that were neither empty nor skipped.
   int64_t emptySteps = 0;
   int64_t nonfiniteSteps = 0;
   std::vector<double> clipHistory;
@@ -33,9 +35,9 @@ struct TrainerState {
 /// Writes output/checkpoint-STEP and removes the oldest beyond `limit` (0: all
 /// stay). Returns its path. Throws Error that names the file at fault; then no
 /// folder under a final name has changed.
-std::string saveCheckpoint(const std::string &output, const mgq_program &program,
-                           Arena &arena, const TrainerState &state,
-                           int64_t limit);
+std::string saveCheckpoint(const std::string &output,
+                           const mgq_program &program, Arena &arena,
+                           const TrainerState &state, int64_t limit);
 
 /// Reads a checkpoint into the arena. Throws Error for one that is damaged, of
 /// another model or of other trainable parameters (naming them).

@@ -32,8 +32,8 @@ double Clipping::factor(double norm, double epoch) {
   if (kind == ClipKind::Value)
     limit = value;
   if (kind == ClipKind::Tanh)
-    limit = std::max(
-        0.1, std::min(1.0, 0.5 * (1 + std::tanh(0.1 * (epoch - 20)))));
+    limit =
+        std::max(0.1, std::min(1.0, 0.5 * (1 + std::tanh(0.1 * (epoch - 20)))));
   if (kind == ClipKind::History) {
     limit = historyLimit();
     if (norms.size() == clipHistoryLength)

@@ -48,8 +48,7 @@ static std::vector<float> parseNumbers(std::string text) {
 /// Mean or standard deviation of an image input: one number per channel.
 static std::vector<float> channelNumbers(const SafetensorsFile &file,
                                          const mgq_input &input,
-                                         const char *suffix,
-                                         int64_t channels) {
+                                         const char *suffix, int64_t channels) {
   std::string key = std::string(input.name) + suffix;
   auto it = file.metadata().find(key);
   if (it == file.metadata().end())
@@ -104,9 +103,9 @@ void DataReader::openInput(Part &part, const mgq_input &input) {
   std::optional<int64_t> records = recordsOf(view->shape, wanted);
   if (!records) {
     std::string rows =
-        wanted.empty() ? ""
-                       : fmt::format(" or rows of it, a multiple of {}",
-                                     wanted[0]);
+        wanted.empty()
+            ? ""
+            : fmt::format(" or rows of it, a multiple of {}", wanted[0]);
     fail("'{}': input '{}' has shape {}, expected records of {}{}", path,
          input.name, shapeText(view->shape), shapeText(wanted), rows);
   }
@@ -133,8 +132,8 @@ void DataReader::openInput(Part &part, const mgq_input &input) {
              "positive number",
              path, input.name, deviation[c], c);
       for (int value = 0; value < 256; ++value)
-        column.table.push_back(
-            (static_cast<float>(value) / 255.0f - mean[c]) / deviation[c]);
+        column.table.push_back((static_cast<float>(value) / 255.0f - mean[c]) /
+                               deviation[c]);
     }
   }
   part.columns.push_back(std::move(column));

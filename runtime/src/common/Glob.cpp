@@ -71,7 +71,8 @@ bool mgq::rt::globMatches(std::string_view pattern, std::string_view name) {
       starName = n;
       continue;
     }
-    size_t length = p < pattern.size() ? matchOne(pattern.substr(p), name[n]) : 0;
+    size_t length =
+        p < pattern.size() ? matchOne(pattern.substr(p), name[n]) : 0;
     if (length) {
       p += length;
       ++n;

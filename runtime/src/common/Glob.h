@@ -1,4 +1,5 @@
-//===- Glob.h - Patterns over parameter names ----------------------*- C++ -*-===//
+//===- Glob.h - Patterns over parameter names ----------------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_COMMON_GLOB_H
 #define MGQ_RUNTIME_COMMON_GLOB_H
 

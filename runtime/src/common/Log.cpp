@@ -15,8 +15,8 @@ void JsonLine::key(std::string_view name) {
   size_t room = sizeof buffer - 64; // A number and the end always fit.
   if (size + name.size() + 6 > room)
     return;
-  auto end = fmt::format_to_n(buffer + size, room - size, "{}\"{}\": ",
-                              size ? ", " : "{", name);
+  auto end = fmt::format_to_n(buffer + size, room - size,
+                              "{}\"{}\": ", size ? ", " : "{", name);
   size = end.out - buffer;
 }
 
@@ -63,8 +63,7 @@ static size_t keptBytes(std::string_view text, int64_t step) {
     auto line = nlohmann::json::parse(text.begin() + begin, text.begin() + end,
                                       nullptr, /*allow_exceptions=*/false);
     if (!line.is_object() || !line.contains("step") ||
-        !line["step"].is_number_integer() ||
-        line["step"].get<int64_t>() > step)
+        !line["step"].is_number_integer() || line["step"].get<int64_t>() > step)
       break;
     begin = kept = end + 1;
   }

@@ -1,4 +1,5 @@
-//===- Optimizer.h - Gradients, norms, AdamW -----------------------*- C++ -*-===//
+//===- Optimizer.h - Gradients, norms, AdamW -----------------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_COMMON_OPTIMIZER_H
 #define MGQ_RUNTIME_COMMON_OPTIMIZER_H
 
@@ -10,7 +11,7 @@ namespace mgq::rt {
 
 /// Norms of the accumulated gradients.
 struct GradientNorm {
-  double total;          ///< Over all trainable parameters.
+  double total;           ///< Over all trainable parameters.
   int32_t firstNonfinite; ///< Index of a parameter, -1: all are finite.
 };
 
@@ -52,9 +53,9 @@ private:
   double beta1, beta2, epsilon;
   std::vector<Piece> pieces;
   std::vector<double> blockSums;
-  std::vector<int64_t> firstBlock;          ///< Of each piece, in blockSums.
-  std::vector<Group> groups;                ///< Of each parameter.
-  std::vector<std::vector<mgq_grad>> uses;  ///< Of each parameter.
+  std::vector<int64_t> firstBlock;         ///< Of each piece, in blockSums.
+  std::vector<Group> groups;               ///< Of each parameter.
+  std::vector<std::vector<mgq_grad>> uses; ///< Of each parameter.
 };
 
 /// Indices of the trainable parameters, in program order.

@@ -51,8 +51,7 @@ static void addOptimizerOptions(CLI::App &app, Options &o, RawOptions &raw) {
       ->type_name("X");
   app.add_option("--adam-beta1", o.beta1, "AdamW's (0.9)")->type_name("X");
   app.add_option("--adam-beta2", o.beta2, "AdamW's (0.99)")->type_name("X");
-  app.add_option("--adam-epsilon", o.epsilon, "AdamW's (1e-8)")
-      ->type_name("X");
+  app.add_option("--adam-epsilon", o.epsilon, "AdamW's (1e-8)")->type_name("X");
   app.add_option("--no-decay", raw.noDecay,
                  "parameters without weight decay; may be repeated")
       ->type_name("GLOB")

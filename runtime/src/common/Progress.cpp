@@ -45,8 +45,8 @@ void Progress::drawBar(const StepRecord &record) {
   lastDrawn = now;
   barShown = true;
   double perStep = (now - start) / static_cast<double>(record.step - done);
-  auto left = static_cast<int64_t>(perStep *
-                                   static_cast<double>(total - record.step));
+  auto left =
+      static_cast<int64_t>(perStep * static_cast<double>(total - record.step));
   char bar[barWidth + 1], text[256];
   int64_t filled = barWidth * record.step / std::max<int64_t>(total, 1);
   for (int i = 0; i < barWidth; ++i)

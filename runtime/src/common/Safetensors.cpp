@@ -116,8 +116,8 @@ void SafetensorsFile::parse() {
   const char *text = reinterpret_cast<const char *>(file.data()) + 8;
   HeaderCheck check;
   json header = json::parse(
-      text, text + headerBytes, [&](int depth, json::parse_event_t event,
-                                    json &value) {
+      text, text + headerBytes,
+      [&](int depth, json::parse_event_t event, json &value) {
         return check(depth, event, value);
       },
       /*allow_exceptions=*/false);

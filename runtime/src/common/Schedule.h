@@ -1,4 +1,5 @@
-//===- Schedule.h - Learning rate over steps -----------------------*- C++ -*-===//
+//===- Schedule.h - Learning rate over steps -----------------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_COMMON_SCHEDULE_H
 #define MGQ_RUNTIME_COMMON_SCHEDULE_H
 

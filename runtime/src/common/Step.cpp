@@ -54,9 +54,9 @@ StepRunner::StepRunner(const mgq_program &program, const Options &options,
                        Clipping &clipping, Trace &trace)
     : program(program), arena(arena), executor(executor), optimizer(optimizer),
       clipping(clipping), trace(trace),
-      byTokens(options.reduction == ReductionKind::Tokens ||
-               (options.reduction == ReductionKind::Default &&
-                program.loss_is_sum)),
+      byTokens(
+          options.reduction == ReductionKind::Tokens ||
+          (options.reduction == ReductionKind::Default && program.loss_is_sum)),
       skipNonfinite(options.skipNonfinite), counts(program.micro_batches),
       losses(program.micro_batches) {
   if (byTokens && !program.loss_is_sum)
@@ -125,7 +125,8 @@ StepResult StepRunner::run(const StepInput &input, const DataReader &data,
     } else if (op.kind == MGQ_OP_FORWARD) {
       loadInputs(data, order.recordOf(input.step, mb));
       executor.runForward(mb);
-      losses[mb] = static_cast<double>(*arena.floatsAt(program.loss_sum_offset));
+      losses[mb] =
+          static_cast<double>(*arena.floatsAt(program.loss_sum_offset));
     } else {
       *arena.floatsAt(program.seed_offset) = seedOf(mb);
       executor.runBackward(mb);

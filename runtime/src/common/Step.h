@@ -1,4 +1,5 @@
-//===- Step.h - Runs one optimizer step ----------------------------*- C++ -*-===//
+//===- Step.h - Runs one optimizer step ----------------------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_COMMON_STEP_H
 #define MGQ_RUNTIME_COMMON_STEP_H
 
@@ -45,7 +46,9 @@ public:
                  RecordOrder &order);
 
   /// Called once, with the gradients of the next step before clipping.
-  void onGradients(std::function<void()> hook) { gradientHook = std::move(hook); }
+  void onGradients(std::function<void()> hook) {
+    gradientHook = std::move(hook);
+  }
 
   /// Forward only, over all records.
   Evaluation evaluate(const DataReader &data);

@@ -22,10 +22,11 @@ static const char *phaseName(Phase phase) {
 
 void Trace::write(const std::string &path, int rank) const {
   AtomicFile file(path);
-  file.write(fmt::format("{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
-                         "{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": "
-                         "{0}, \"tid\": 0, \"args\": {{\"name\": \"rank {0}\"}}}}",
-                         rank));
+  file.write(
+      fmt::format("{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
+                  "{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": "
+                  "{0}, \"tid\": 0, \"args\": {{\"name\": \"rank {0}\"}}}}",
+                  rank));
   uint64_t kept = std::min<uint64_t>(added, events.size());
   double origin = kept ? events[(added - kept) % events.size()].start : 0;
   for (uint64_t i = added - kept; i < added; ++i)

@@ -1,4 +1,5 @@
-//===- Trace.h - What ran when -------------------------------------*- C++ -*-===//
+//===- Trace.h - What ran when -------------------------------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_COMMON_TRACE_H
 #define MGQ_RUNTIME_COMMON_TRACE_H
 
@@ -30,8 +31,8 @@ public:
   void add(Phase phase, const char *name, double start, double seconds,
            int32_t microBatch) {
     if (!events.empty())
-      events[added++ % events.size()] = {name,       start, seconds, step,
-                                         microBatch, phase};
+      events[added++ % events.size()] = {name, start,      seconds,
+                                         step, microBatch, phase};
   }
 
   /// The step that later events belong to.

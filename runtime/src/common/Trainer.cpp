@@ -80,8 +80,8 @@ Trainer::Trainer(const mgq_program &program, const Options &options)
     evalData = std::make_unique<DataReader>(program, options.evalData);
   totalSteps = options.steps.value_or(0);
   if (options.epochs && order)
-    totalSteps = static_cast<int64_t>(
-        std::ceil(*options.epochs * static_cast<double>(order->stepsPerEpoch())));
+    totalSteps = static_cast<int64_t>(std::ceil(
+        *options.epochs * static_cast<double>(order->stepsPerEpoch())));
   schedule.emplace(options, totalSteps);
 
   state.seed = options.seed;
@@ -207,9 +207,9 @@ void Trainer::trainOne() {
   line.add("learning_rate", record.learningRate);
   line.add("samples", record.samples);
   line.add("step_seconds", record.stepSeconds);
-  bool evaluated = evalData && ((options.evalSteps &&
-                                 state.step % options.evalSteps == 0) ||
-                                state.step == totalSteps);
+  bool evaluated =
+      evalData && ((options.evalSteps && state.step % options.evalSteps == 0) ||
+                   state.step == totalSteps);
   bool logged = state.step % options.loggingSteps == 0;
   progress->step(record, logged);
   if (evaluated)

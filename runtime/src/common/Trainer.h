@@ -1,4 +1,5 @@
-//===- Trainer.h - A whole training run ----------------------------*- C++ -*-===//
+//===- Trainer.h - A whole training run ----------------------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_COMMON_TRAINER_H
 #define MGQ_RUNTIME_COMMON_TRAINER_H
 
@@ -15,8 +16,8 @@ namespace mgq::rt {
 /// Times of a run's steps.
 struct RunTimes {
   int64_t steps = 0;
-  double total = 0;                 ///< Seconds of all steps.
-  std::vector<double> recent;       ///< Seconds of the last steps, a ring.
+  double total = 0;           ///< Seconds of all steps.
+  std::vector<double> recent; ///< Seconds of the last steps, a ring.
 
   RunTimes();
   void add(double seconds);

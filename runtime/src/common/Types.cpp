@@ -31,7 +31,8 @@ std::optional<mgq_type> mgq::rt::typeFromName(std::string_view name) {
 }
 
 Shape mgq::rt::shapeOf(const mgq_tensor &tensor) {
-  return tensor.rank ? Shape(tensor.shape, tensor.shape + tensor.rank) : Shape();
+  return tensor.rank ? Shape(tensor.shape, tensor.shape + tensor.rank)
+                     : Shape();
 }
 
 std::string mgq::rt::shapeText(const Shape &shape) {
@@ -106,7 +107,8 @@ static T valueAt(const std::byte *data, int64_t index) {
   return value;
 }
 
-int64_t mgq::rt::integerAt(mgq_type type, const std::byte *data, int64_t index) {
+int64_t mgq::rt::integerAt(mgq_type type, const std::byte *data,
+                           int64_t index) {
   switch (type) {
   case MGQ_I64:
     return valueAt<int64_t>(data, index);
@@ -165,12 +167,14 @@ static void forTransposed(const Shape &shape, const int64_t *permutation,
 
 void mgq::rt::transpose(const float *from, float *to, const Shape &shape,
                         const int64_t *permutation) {
-  forTransposed(shape, permutation,
-                [&](int64_t target, int64_t source) { to[target] = from[source]; });
+  forTransposed(shape, permutation, [&](int64_t target, int64_t source) {
+    to[target] = from[source];
+  });
 }
 
 void mgq::rt::untranspose(const float *from, float *to, const Shape &shape,
                           const int64_t *permutation) {
-  forTransposed(shape, permutation,
-                [&](int64_t target, int64_t source) { to[source] = from[target]; });
+  forTransposed(shape, permutation, [&](int64_t target, int64_t source) {
+    to[source] = from[target];
+  });
 }

@@ -1,4 +1,5 @@
-//===- Types.h - Element types, shapes, conversions ----------------*- C++ -*-===//
+//===- Types.h - Element types, shapes, conversions ----------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_COMMON_TYPES_H
 #define MGQ_RUNTIME_COMMON_TYPES_H
 

@@ -1,4 +1,5 @@
-//===- Weights.h - Parameters in their files -----------------------*- C++ -*-===//
+//===- Weights.h - Parameters in their files -----------------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_COMMON_WEIGHTS_H
 #define MGQ_RUNTIME_COMMON_WEIGHTS_H
 

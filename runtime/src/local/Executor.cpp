@@ -31,10 +31,9 @@ extern "C" void mgq_index_error(const char *what, int64_t index, int64_t size) {
 void mgq::rt::checkIndexError(const char *where) {
   if (!indexFault.complete.load(std::memory_order_acquire))
     return;
-  std::string text =
-      fmt::format("index {} is outside [0, {}) in node '{}' (layer {})",
-                  indexFault.index, indexFault.size,
-                  indexFault.what ? indexFault.what : "?", where);
+  std::string text = fmt::format(
+      "index {} is outside [0, {}) in node '{}' (layer {})", indexFault.index,
+      indexFault.size, indexFault.what ? indexFault.what : "?", where);
   indexFault.complete = false;
   indexFault.taken = false;
   throw Error(text);
@@ -68,9 +67,9 @@ Executor::Prepared Executor::prepare(const mgq_sequence &sequence,
         fail("the program's tables are damaged: argument {} of call {}", j,
              call.name);
       // Kernels take void *; they only read operands.
-      void *pointer = weight ? const_cast<std::byte *>(weights.data(ref.index) +
-                                                       ref.offset)
-                             : static_cast<void *>(arena.at(ref.offset));
+      void *pointer =
+          weight ? const_cast<std::byte *>(weights.data(ref.index) + ref.offset)
+                 : static_cast<void *>(arena.at(ref.offset));
       prepared.pointers.push_back(pointer);
     }
     if (call.scratch_bytes &&

@@ -1,4 +1,5 @@
-//===- Executor.h - Runs a program's sequences ---------------------*- C++ -*-===//
+//===- Executor.h - Runs a program's sequences ---------------------*- C++
+//-*-===//
 #ifndef MGQ_RUNTIME_LOCAL_EXECUTOR_H
 #define MGQ_RUNTIME_LOCAL_EXECUTOR_H
 
@@ -40,8 +41,8 @@ public:
 private:
   struct Prepared {
     const mgq_sequence *sequence;
-    std::vector<void *> pointers;      ///< Of all calls, in order.
-    std::vector<size_t> firstPointer;  ///< Of each call.
+    std::vector<void *> pointers;     ///< Of all calls, in order.
+    std::vector<size_t> firstPointer; ///< Of each call.
   };
 
   Prepared prepare(const mgq_sequence &sequence, const Weights &weights);

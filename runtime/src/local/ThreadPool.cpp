@@ -34,7 +34,8 @@ static void relax() {
 #endif
 }
 
-template <typename Ready> bool ThreadPool::spinUntil(Ready ready) {
+template <typename Ready>
+bool ThreadPool::spinUntil(Ready ready) {
   auto limit = std::chrono::steady_clock::now() + spinTime;
   do {
     for (int i = 0; i < 16; ++i) {
@@ -80,8 +81,7 @@ void ThreadPool::takeTickets() {
     void *context = jobContext.load(std::memory_order_acquire);
     if (next >= count)
       break;
-    if (!ticket.compare_exchange_weak(word, word + 1,
-                                      std::memory_order_acq_rel,
+    if (!ticket.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel,
                                       std::memory_order_acquire))
       continue;
     body(context, next);
@@ -97,7 +97,8 @@ void ThreadPool::worker() {
   bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
   uint32_t seen = 0;
   for (;;) {
-    if (!spinUntil([&] { return job.load(std::memory_order_acquire) != seen; })) {
+    if (!spinUntil(
+            [&] { return job.load(std::memory_order_acquire) != seen; })) {
       sleepers.fetch_add(1);
       while (job.load() == seen)
         futexWait(job, seen);
@@ -142,9 +143,8 @@ void ThreadPool::run(Body body, void *context, int64_t count) {
   takeTickets();
 
   auto all = static_cast<uint32_t>(count);
-  if (spinUntil([&] {
-        return finished.load(std::memory_order_acquire) == all;
-      }))
+  if (spinUntil(
+          [&] { return finished.load(std::memory_order_acquire) == all; }))
     return;
   callerSleeps.store(1);
   for (uint32_t done; (done = finished.load()) != all;)

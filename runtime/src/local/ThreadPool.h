@@ -1,4 +1,5 @@
-//===- ThreadPool.h - Compute threads of a rank --------------------*- C++ -*-===//
+//===- ThreadPool.h - Compute threads of a rank --------------------*- C++
+//-*-===//
 //
 // A caller hands out indices by tickets and works along; it waits for started
 // indices only, never for a worker that has not woken up. Between jobs workers
@@ -43,7 +44,8 @@ public:
 private:
   void worker();
   void takeTickets();
-  template <typename Ready> static bool spinUntil(Ready ready);
+  template <typename Ready>
+  static bool spinUntil(Ready ready);
 
   int threadCount;
   std::vector<std::thread> workers;
@@ -58,7 +60,8 @@ private:
 };
 
 /// mgq_parallel_for over a callable body(index). It allocates nothing.
-template <typename Callable> void parallelFor(int64_t count, Callable &&body);
+template <typename Callable>
+void parallelFor(int64_t count, Callable &&body);
 
 /// Threads this process may run on.
 int availableThreads();
