@@ -22,6 +22,8 @@ int main(int argc, char **argv) {
   cl::opt<bool> inlineWeights("inline-weights",
                               cl::desc("Weights become constants"));
   cl::opt<bool> locations("mlir-print-debuginfo", cl::desc("Print locations"));
+  cl::opt<bool> generic("mlir-print-op-generic",
+                        cl::desc("Print the generic form"));
   cl::ParseCommandLineOptions(argc, argv, "imports an ONNX model\n");
 
   mgq::onnx::ImportOptions options;
@@ -41,6 +43,8 @@ int main(int argc, char **argv) {
   mlir::OpPrintingFlags flags;
   if (locations)
     flags.enableDebugInfo(true, /*prettyForm=*/false);
+  if (generic)
+    flags.printGenericOpForm();
   module->print(llvm::outs(), flags);
   return 0;
 }
