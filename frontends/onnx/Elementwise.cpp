@@ -53,8 +53,6 @@ static Value importMean(Node &n) {
 
 static Value importMod(Node &n) {
   bool isC = n.getInt("fmod", 0) != 0;
-  if (!isC && isFloat(n.input(0)))
-    return n.fail("has float operands, expected fmod=1");
   return n.binary(isC ? BinaryKind::Rem : BinaryKind::Mod, n.input(0),
                   n.input(1));
 }
@@ -90,7 +88,8 @@ static Value importIdentity(Node &n) { return n.input(0); }
 static Value importDropout(Node &n) {
   if (Value training = n.input(2)) {
     MaybeInts flag = n.constantInts(training);
-    if (!flag || flag->front() != 0)
+    bool keepsAll = n.constantFloat(n.input(1)) == 0.0;
+    if (!keepsAll && (!flag || flag->front() != 0))
       return n.fail("not supported yet: training mode; export the model in "
                     "evaluation mode");
   }

@@ -13,7 +13,7 @@ using ::onnx::NodeProto;
 using ::onnx::TensorProto;
 
 /// Newest operator set whose operators have been read through.
-static constexpr int64_t kNewestOpset = 26;
+static constexpr int64_t kNewestOpset = 28;
 
 static std::string displayName(const NodeProto &node) {
   if (!node.name().empty())
@@ -73,6 +73,10 @@ OwningOpRef<ModuleOp> GraphImporter::run() {
                         "one tensor '"
                      << initializer << "'; they train apart: "
                      << llvm::join(list, ", ");
+  if (!nameless.empty())
+    emitWarning(loc) << "tensors without a name of their own stay as they are: "
+                     << llvm::join(nameless, ", ")
+                     << "; export with mgq-export to train them";
   return owner;
 }
 
@@ -337,11 +341,16 @@ FailureOr<Value> GraphImporter::initializer(int64_t index,
   if (failed(type))
     return failure();
   bool isFloat = isa<FloatType>(type->getElementType());
-  bool trains = isFloat && names.trains(name.name);
   bool isExternal = tensor.data_location() == TensorProto::EXTERNAL;
   // Scalars and small tables that an exporter computed are constants: later
   // phases look into them (masks, scales).
   bool isTable = !isExternal && isMadeUp(name.name) && nn::isFoldableSize(*type);
+  // `*` means weights, not the exporter's tables; those must be asked for.
+  bool isNamed = llvm::is_contained(options.trainable, name.name);
+  bool trains = isFloat && (isNamed || (names.trains(name.name) && !isTable));
+  if (isFloat && !trains && isTable && type->getNumElements() > 1 &&
+      names.trains(name.name))
+    nameless.push_back(name.name);
   bool isParam = isFloat && !options.inlineWeights && type->getNumElements() > 0 &&
                  (trains || (type->getNumElements() > 1 && !isTable));
   std::optional<Home> home;

@@ -84,6 +84,8 @@ private:
   llvm::StringMap<mlir::Value> initializerValues;
   /// Home of each parameter by name.
   llvm::StringMap<Home> paramHomes;
+  /// Tables that a trainable glob matches, though nobody can have meant them.
+  std::vector<std::string> nameless;
   /// Names of module paths that enclose the current node (inlined functions).
   std::string enclosing;
   int inlineDepth = 0;

@@ -355,8 +355,9 @@ static Value importSpaceToDepth(Node &n) {
                   " do not divide");
   auto d = shapeOf(x);
   int64_t batch = d[0], c = d[1], h = d[2] / b, w = d[3] / b;
-  Value y = n.transpose(n.reshape(x, {batch, c, h, b, w, b}),
-                        {0, 3, 5, 1, 2, 4});
+  bool columnFirst = n.getString("mode", "DCR") == "CRD";
+  Shape order = columnFirst ? Shape{0, 1, 3, 5, 2, 4} : Shape{0, 3, 5, 1, 2, 4};
+  Value y = n.transpose(n.reshape(x, {batch, c, h, b, w, b}), order);
   return n.reshape(y, {batch, c * b * b, h, w});
 }
 

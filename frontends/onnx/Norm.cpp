@@ -123,11 +123,35 @@ static Value perChannel(Node &n, Value value, Value x) {
   return n.reshape(value, shape);
 }
 
+/// Sets the outputs of BatchNormalization in training mode, the new running
+/// statistics, and gives the batch's own.
+static std::pair<Value, Value> batchStatistics(Node &n, Value x) {
+  Shape axes{0};
+  for (int64_t i = 2; i < rankOf(x); ++i)
+    axes.push_back(i);
+  Value mean = n.mean(x, axes, true), centered = n.sub(x, mean);
+  Value variance = n.mean(n.mul(centered, centered), axes, true);
+  double momentum = n.getFloat("momentum", 0.9f);
+  auto running = [&](unsigned index, Value now) {
+    Value old = n.input(index);
+    Value share = n.mul(old, n.scalarLike(momentum, old));
+    now = n.cast(n.reshape(now, shapeOf(old)), elementOf(old));
+    return n.add(share, n.mul(now, n.scalarLike(1 - momentum, old)));
+  };
+  if (n.wantsOutput(1))
+    n.set(1, running(3, mean));
+  if (n.wantsOutput(2))
+    n.set(2, running(4, variance));
+  auto flat = [&](Value value) {
+    Shape shape(shapeOf(value));
+    return shape.empty() ? value
+                         : n.reshape(value, ArrayRef(shape).drop_front());
+  };
+  return {flat(mean), flat(variance)};
+}
+
 static Value importBatchNormalization(Node &n) {
   Value x = n.input(0);
-  if (n.getInt("training_mode", 0) != 0)
-    return n.fail("not supported yet: training_mode=1; export the model in "
-                  "evaluation mode");
   if (!x || rankOf(x) < 2)
     return n.fail("has an input of rank " + Twine(rankOf(x)) +
                   ", expected 2 or more");
@@ -136,12 +160,15 @@ static Value importBatchNormalization(Node &n) {
   auto channel = [&](unsigned index) {
     return perChannel(n, n.cast(n.input(index), wide), x);
   };
-  Value variance = channel(4);
+  Value y = n.cast(x, wide), mean, variance;
+  if (n.getInt("training_mode", 0) != 0)
+    std::tie(mean, variance) = batchStatistics(n, y);
+  else
+    std::tie(mean, variance) = std::pair(channel(3), channel(4));
   Value deviation = n.unary(
       UnaryKind::Sqrt,
       n.add(variance, n.scalarLike(n.getFloat("epsilon", 1e-5f), variance)));
-  Value factor = n.div(channel(1), deviation);
-  Value y = n.mul(n.sub(n.cast(x, wide), channel(3)), factor);
+  y = n.mul(n.sub(y, mean), n.div(channel(1), deviation));
   return n.cast(n.add(y, channel(2)), elementOf(x));
 }
 

@@ -19,6 +19,7 @@ static Value pool(Node &n, PoolKind kind, Value x, bool countPadding) {
   auto window = windowOf(n, x, *kernel);
   if (!window)
     return {};
+  const Window declared = *window;
   bool ceil = n.getInt("ceil_mode", 0) != 0;
   Shape shape(shapeOf(x).take_front(2));
   bool reachesOut = false;
@@ -40,9 +41,20 @@ static Value pool(Node &n, PoolKind kind, Value x, bool countPadding) {
     }
     shape.push_back(count);
   }
-  if (reachesOut && countPadding && kind == PoolKind::Average)
-    return n.fail("not supported yet: count_include_pad with a ceil_mode that "
-                  "takes effect");
+  if (reachesOut && countPadding && kind == PoolKind::Average) {
+    // Declared pads count, what ceil_mode adds does not: make pads elements.
+    Shape before{0, 0}, after{0, 0}, none(rankOf(x), 0);
+    before.append(declared.before);
+    after.append(declared.after);
+    x = n.make<nn::PadOp>(x, n.scalarLike(0, x), before, after, none);
+    for (size_t i = 0; i < kernel->size(); ++i) {
+      window->before[i] = 0;
+      window->after[i] -= declared.after[i];
+    }
+    countPadding = false;
+  }
+  if (!x)
+    return {};
   return n.makeTyped<nn::PoolOp>(
       typeOf(x).clone(shape), nn::PoolKindAttr::get(n.builder.getContext(), kind),
       x, n.builder.getDenseI64ArrayAttr(*kernel),

@@ -58,12 +58,6 @@ static Value neutral(Node &n, ReduceKind kind, ArrayRef<int64_t> shape,
 static Value reduce(Node &n, ReduceKind kind, const Reduction &r) {
   if (!r.x)
     return {};
-  // Booleans: max is or, min is and.
-  if (elementOf(r.x).isInteger(1)) {
-    Reduction wide = r;
-    wide.x = n.cast(r.x, n.builder.getI32Type());
-    return n.cast(reduce(n, kind, wide), elementOf(r.x));
-  }
   if (typeOf(r.x).getNumElements() == 0) {
     Shape shape;
     for (auto [index, dim] : llvm::enumerate(shapeOf(r.x)))
@@ -72,6 +66,12 @@ static Value reduce(Node &n, ReduceKind kind, const Reduction &r) {
       else if (r.keepDims)
         shape.push_back(1);
     return neutral(n, kind, shape, elementOf(r.x));
+  }
+  // Booleans: max is or, min is and.
+  if (elementOf(r.x).isInteger(1)) {
+    Reduction wide = r;
+    wide.x = n.cast(r.x, n.builder.getI32Type());
+    return n.cast(reduce(n, kind, wide), elementOf(r.x));
   }
   return n.reduce(kind, r.x, r.axes, r.keepDims);
 }

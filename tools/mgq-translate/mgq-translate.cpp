@@ -12,8 +12,8 @@ namespace cl = llvm::cl;
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
-  cl::opt<std::string> input(cl::Positional, cl::Required,
-                             cl::desc("<model.onnx>"));
+  cl::opt<std::string> input(cl::Positional, cl::desc("<model.onnx>"));
+  cl::opt<bool> listOps("list-ops", cl::desc("Print the operators it knows"));
   cl::opt<bool> import("import-onnx", cl::desc("ONNX to nn (the default)"));
   cl::list<std::string> dims("dim", cl::desc("Bind a symbolic dimension"),
                              cl::value_desc("NAME=N"));
@@ -26,6 +26,11 @@ int main(int argc, char **argv) {
                         cl::desc("Print the generic form"));
   cl::ParseCommandLineOptions(argc, argv, "imports an ONNX model\n");
 
+  if (listOps) {
+    for (llvm::StringRef name : mgq::onnx::supportedOperators())
+      llvm::outs() << name << "\n";
+    return 0;
+  }
   mgq::onnx::ImportOptions options;
   options.trainable.assign(trainable.begin(), trainable.end());
   options.inlineWeights = inlineWeights;
