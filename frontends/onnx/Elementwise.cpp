@@ -13,7 +13,8 @@ using mgq::nn::UnaryKind;
 // One nn op each
 //===----------------------------------------------------------------------===//
 
-template <UnaryKind kind> static Value importUnary(Node &n) {
+template <UnaryKind kind>
+static Value importUnary(Node &n) {
   return n.unary(kind, n.input(0));
 }
 
@@ -26,18 +27,20 @@ static bool hasOldBroadcast(Node &n) {
   return true;
 }
 
-template <BinaryKind kind> static Value importBinary(Node &n) {
-  return hasOldBroadcast(n) ? Value()
-                            : n.binary(kind, n.input(0), n.input(1));
+template <BinaryKind kind>
+static Value importBinary(Node &n) {
+  return hasOldBroadcast(n) ? Value() : n.binary(kind, n.input(0), n.input(1));
 }
 
-template <ComparePredicate predicate> static Value importCompare(Node &n) {
+template <ComparePredicate predicate>
+static Value importCompare(Node &n) {
   return hasOldBroadcast(n) ? Value()
                             : n.compare(predicate, n.input(0), n.input(1));
 }
 
 /// Sum, Max, Min of any number of inputs, in order.
-template <BinaryKind kind> static Value importVariadic(Node &n) {
+template <BinaryKind kind>
+static Value importVariadic(Node &n) {
   if (n.inputs.empty())
     return n.fail("has no inputs");
   Value result = n.input(0);
@@ -143,8 +146,8 @@ static Value importClip(Node &n) {
 
 /// x where positive (or zero), else `other`.
 static Value positiveOr(Node &n, Value x, Value other) {
-  return n.select(
-      n.compare(ComparePredicate::Lt, x, n.scalarLike(0, x)), other, x);
+  return n.select(n.compare(ComparePredicate::Lt, x, n.scalarLike(0, x)), other,
+                  x);
 }
 
 /// alpha (exp(x / width) - 1) for x < 0. The bound keeps exp finite for the
@@ -234,8 +237,8 @@ static Value importSwish(Node &n) {
   double alpha = n.getFloat("alpha", 1);
   if (alpha == 1)
     return n.unary(UnaryKind::Silu, x);
-  return n.mul(
-      x, n.unary(UnaryKind::Sigmoid, n.mul(n.scalarLike(alpha, x), x)));
+  return n.mul(x,
+               n.unary(UnaryKind::Sigmoid, n.mul(n.scalarLike(alpha, x), x)));
 }
 
 static Value importGelu(Node &n) {

@@ -110,9 +110,9 @@ static Value importConv(Node &n) {
   auto window = windowOf(n, x, shapeOf(weight).drop_front(2));
   if (!window)
     return {};
-  Value y = n.make<nn::ConvOp>(x, weight, window->strides, window->dilations,
-                               window->before, window->after,
-                               n.getInt("group", 1));
+  Value y =
+      n.make<nn::ConvOp>(x, weight, window->strides, window->dilations,
+                         window->before, window->after, n.getInt("group", 1));
   return addBias(n, y, n.input(2));
 }
 
@@ -230,8 +230,8 @@ static Lettered contract(Node &n, Lettered a, Lettered b, StringRef keep) {
     shape.push_back(product(a, StringRef(&letter, 1)));
   for (char letter : columns)
     shape.push_back(product(b, StringRef(&letter, 1)));
-  Value left = n.reshape(arrange(n, a, batch + rows + inner).value,
-                         {batches, m, k});
+  Value left =
+      n.reshape(arrange(n, a, batch + rows + inner).value, {batches, m, k});
   Value right = n.reshape(arrange(n, b, batch + inner + columns).value,
                           {batches, k, width});
   return {n.reshape(n.matmul(left, right), shape), batch + rows + columns};
@@ -328,9 +328,9 @@ static Value importEinsum(Node &n) {
   }
   std::string result;
   if (StringRef(equation).contains("->")) {
-    auto letters = expandTerm(
-        n, right,
-        right.contains("...") ? right.size() - 3 + dots : right.size());
+    auto letters = expandTerm(n, right,
+                              right.contains("...") ? right.size() - 3 + dots
+                                                    : right.size());
     if (!letters)
       return {};
     result = *letters;
@@ -354,7 +354,8 @@ static Value importEinsum(Node &n) {
   }
   joined = sumOthers(n, joined, result);
   if (!joined.value || joined.letters.size() != result.size())
-    return n.fail("equation '" + equation + "' has a result that no operand "
+    return n.fail("equation '" + equation +
+                  "' has a result that no operand "
                   "has");
   return arrange(n, joined, result).value;
 }

@@ -62,8 +62,8 @@ bool mgq::onnx::isMadeUp(StringRef name) {
       "eq|ne|lt|le|gt|ge|triu|tril|cumsum|outer|matmul|mm|bmm|linear|"
       "(full|zeros|ones|empty)_like|(sub)?_?Constant|Constant)"
       "(_[0-9]+)*$");
-  return fx.match(name) || Regex("^(.*_)?Constant(_[0-9]+)?_output_[0-9]+$")
-                               .match(name);
+  return fx.match(name) ||
+         Regex("^(.*_)?Constant(_[0-9]+)?_output_[0-9]+$").match(name);
 }
 
 ParamNames::ParamNames(const ::onnx::GraphProto &graph,
@@ -145,13 +145,12 @@ ParamName ParamNames::derive(Use use, int depth) const {
     return name;
   }
   std::string scope = scopeOf(node);
-  auto classes =
-      parseList(metadata(node, "pkg.torch.onnx.class_hierarchy"));
+  auto classes = parseList(metadata(node, "pkg.torch.onnx.class_hierarchy"));
   StringRef className =
       classes.size() >= 2 ? classes[classes.size() - 2] : StringRef();
   bool transposed = false;
-  StringRef role = roleOf(node, use.second, className, !classes.empty(),
-                          transposed);
+  StringRef role =
+      roleOf(node, use.second, className, !classes.empty(), transposed);
   if (scope.empty() || role.empty())
     return {};
   return {modulePath(scope) + "." + role.str(), transposed};

@@ -2,11 +2,11 @@
 #ifndef MGQ_FRONTENDS_ONNX_NAMES_H
 #define MGQ_FRONTENDS_ONNX_NAMES_H
 
+#include "onnx-ml.pb.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/Support/GlobPattern.h"
-#include "onnx-ml.pb.h"
 #include <string>
 #include <vector>
 

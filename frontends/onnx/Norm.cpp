@@ -16,7 +16,8 @@ using mgq::nn::UnaryKind;
 
 /// Calls `build(x, axis)`. Before operator set 13 the input counts as a matrix
 /// with all dimensions from `axis` as its columns.
-template <typename Build> static Value alongAxis(Node &n, Build build) {
+template <typename Build>
+static Value alongAxis(Node &n, Build build) {
   Value x = n.input(0);
   bool old = n.opset < 13;
   auto axis = n.axis(n.getInt("axis", old ? 1 : -1), rankOf(x));
@@ -32,9 +33,8 @@ template <typename Build> static Value alongAxis(Node &n, Build build) {
 }
 
 static Value importSoftmax(Node &n) {
-  return alongAxis(n, [&](Value x, int64_t axis) {
-    return n.make<nn::SoftmaxOp>(x, axis);
-  });
+  return alongAxis(
+      n, [&](Value x, int64_t axis) { return n.make<nn::SoftmaxOp>(x, axis); });
 }
 
 static Value importLogSoftmax(Node &n) {
@@ -55,8 +55,7 @@ static Value importHardmax(Node &n) {
     int64_t size = line[axis] = shapeOf(x)[axis];
     Value numbers =
         n.reshape(n.ints(llvm::to_vector(llvm::seq<int64_t>(0, size))), line);
-    return n.cast(n.compare(ComparePredicate::Eq, numbers, best),
-                  elementOf(x));
+    return n.cast(n.compare(ComparePredicate::Eq, numbers, best), elementOf(x));
   });
 }
 
@@ -216,8 +215,7 @@ static Value importMeanVarianceNormalization(Node &n) {
     return {};
   Value mean = n.mean(x, *axes, true);
   // The operator's definition: E[x^2] - E[x]^2, and 1e-9 beside the deviation.
-  Value variance =
-      n.sub(n.mean(n.mul(x, x), *axes, true), n.mul(mean, mean));
+  Value variance = n.sub(n.mean(n.mul(x, x), *axes, true), n.mul(mean, mean));
   Value deviation =
       n.add(n.unary(UnaryKind::Sqrt, variance), n.scalarLike(1e-9, x));
   return n.div(n.sub(x, mean), deviation);
@@ -242,8 +240,8 @@ static Value importLpNormalization(Node &n) {
 
 static Value importLRN(Node &n) {
   Value x = n.input(0);
-  int64_t size = n.getInt("size", 1), channels = rankOf(x) > 1 ? shapeOf(x)[1]
-                                                               : 0;
+  int64_t size = n.getInt("size", 1),
+          channels = rankOf(x) > 1 ? shapeOf(x)[1] : 0;
   if (channels == 0 || size < 1)
     return n.fail("has no channels");
   Shape before(rankOf(x), 0), after(rankOf(x), 0), interior(rankOf(x), 0);
@@ -256,9 +254,9 @@ static Value importLRN(Node &n) {
     Value part = n.slice(squares, 1, i, i + channels);
     sum = sum ? n.add(sum, part) : part;
   }
-  Value base = n.add(
-      n.scalarLike(n.getFloat("bias", 1), x),
-      n.mul(n.scalarLike(n.getFloat("alpha", 1e-4f) / size, x), sum));
+  Value base =
+      n.add(n.scalarLike(n.getFloat("bias", 1), x),
+            n.mul(n.scalarLike(n.getFloat("alpha", 1e-4f) / size, x), sum));
   return n.div(x, n.binary(BinaryKind::Pow, base,
                            n.scalarLike(n.getFloat("beta", 0.75), x)));
 }

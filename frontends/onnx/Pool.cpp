@@ -56,8 +56,9 @@ static Value pool(Node &n, PoolKind kind, Value x, bool countPadding) {
   if (!x)
     return {};
   return n.makeTyped<nn::PoolOp>(
-      typeOf(x).clone(shape), nn::PoolKindAttr::get(n.builder.getContext(), kind),
-      x, n.builder.getDenseI64ArrayAttr(*kernel),
+      typeOf(x).clone(shape),
+      nn::PoolKindAttr::get(n.builder.getContext(), kind), x,
+      n.builder.getDenseI64ArrayAttr(*kernel),
       n.builder.getDenseI64ArrayAttr(window->strides),
       n.builder.getDenseI64ArrayAttr(window->dilations),
       n.builder.getDenseI64ArrayAttr(window->before),
@@ -86,10 +87,10 @@ static Value importLpPool(Node &n) {
   double p = n.getInt("p", 2), size = 1;
   for (int64_t dim : *kernel)
     size *= dim;
-  Value power = n.binary(BinaryKind::Pow, n.unary(UnaryKind::Abs, x),
-                         n.scalarLike(p, x));
-  Value sum = n.mul(pool(n, PoolKind::Average, power, true),
-                    n.scalarLike(size, x));
+  Value power =
+      n.binary(BinaryKind::Pow, n.unary(UnaryKind::Abs, x), n.scalarLike(p, x));
+  Value sum =
+      n.mul(pool(n, PoolKind::Average, power, true), n.scalarLike(size, x));
   return n.binary(BinaryKind::Pow, sum, n.scalarLike(1 / p, x));
 }
 
@@ -109,8 +110,8 @@ static Value importGlobalMaxPool(Node &n) {
 static Value importGlobalLpPool(Node &n) {
   Value x = n.input(0);
   double p = n.getInt("p", 2);
-  Value power = n.binary(BinaryKind::Pow, n.unary(UnaryKind::Abs, x),
-                         n.scalarLike(p, x));
+  Value power =
+      n.binary(BinaryKind::Pow, n.unary(UnaryKind::Abs, x), n.scalarLike(p, x));
   return n.binary(BinaryKind::Pow,
                   n.reduce(ReduceKind::Sum, power, spatialAxes(x), true),
                   n.scalarLike(1 / p, x));

@@ -76,7 +76,8 @@ static Value reduce(Node &n, ReduceKind kind, const Reduction &r) {
   return n.reduce(kind, r.x, r.axes, r.keepDims);
 }
 
-template <ReduceKind kind> static Value importReduce(Node &n) {
+template <ReduceKind kind>
+static Value importReduce(Node &n) {
   auto r = reductionOf(n);
   return r ? reduce(n, kind, *r) : Value();
 }
@@ -123,15 +124,16 @@ static Value importReduceLogSumExp(Node &n) {
   Reduction top = *r;
   top.keepDims = true;
   Value shift = reduce(n, ReduceKind::Max, top);
-  shift = n.select(n.unary(UnaryKind::IsInf, shift), n.scalarLike(0, shift),
-                   shift);
+  shift =
+      n.select(n.unary(UnaryKind::IsInf, shift), n.scalarLike(0, shift), shift);
   Reduction sum = *r;
   sum.x = n.unary(UnaryKind::Exp, n.sub(r->x, shift));
   Value log = n.unary(UnaryKind::Log, reduce(n, ReduceKind::Sum, sum));
   return n.add(log, n.reshape(shift, shapeOf(log)));
 }
 
-template <ReduceKind kind> static Value importArgReduce(Node &n) {
+template <ReduceKind kind>
+static Value importArgReduce(Node &n) {
   auto axis = n.axis(n.getInt("axis", 0), rankOf(n.input(0)));
   if (!axis)
     return {};

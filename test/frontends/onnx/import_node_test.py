@@ -4,7 +4,8 @@
   import_node_test.py --mgq-translate PATH [--filter REGEX] [--jobs N] [-v]
 
 So the importer is tested apart from the kernels: the imported nn IR must give
-what ONNX's reference gives. Integer and boolean inputs are bound as constants.
+what ONNX's reference gives. Integer, boolean and scalar inputs are bound as
+constants.
 Cases named in left_out.txt (`case_name: reason`) are not run.
 """
 
@@ -30,11 +31,11 @@ LEFT_OUT = HERE / "left_out.txt"
 
 
 def bind_integers(model, tensors):
-    """A copy of `model` whose integer inputs are initializers."""
+    """A copy of `model` whose integer and scalar inputs are initializers."""
     bound = onnx.ModelProto()
     bound.CopyFrom(model)
     for name, array in tensors.items():
-        if array.dtype.kind in "iub":
+        if array.dtype.kind in "iub" or array.ndim == 0:
             bound.graph.initializer.append(numpy_helper.from_array(array, name))
     return bound
 
