@@ -25,7 +25,7 @@ llvm_config.add_tool_substitutions(
     ["FileCheck", "not", "count", "split-file"], [config.llvm_tools_dir]
 )
 llvm_config.add_tool_substitutions(
-    [tool for tool in ("mgq-opt", "mgq-compile", "mgq-run", "mgq-translate")
+    [tool for tool in ("mgq-opt", "mgq-interpret", "mgq-compile", "mgq-run", "mgq-translate")
      if os.path.exists(os.path.join(config.mgq_tools_dir, tool))],
     [config.mgq_tools_dir],
 )
