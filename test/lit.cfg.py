@@ -16,12 +16,16 @@ config.test_exec_root = os.path.join(config.mgq_build_dir, "test")
 llvm_config.with_environment("PATH", config.llvm_tools_dir, append_path=True)
 llvm_config.with_environment("PATH", config.mgq_tools_dir, append_path=True)
 config.substitutions.append(("%python", sys.executable))
+# The Python that scripts/setup.sh prepares: it has the onnx package.
+config.substitutions.append(
+    ("%onnx_python", os.path.join(config.mgq_build_dir, "venv", "bin", "python"))
+)
 config.substitutions.append(("%data", os.path.join(config.test_source_root, "data")))
 llvm_config.add_tool_substitutions(
     ["FileCheck", "not", "count", "split-file"], [config.llvm_tools_dir]
 )
 llvm_config.add_tool_substitutions(
-    [tool for tool in ("mgq-opt", "mgq-translate", "mgq-compile", "mgq-run")
+    [tool for tool in ("mgq-opt", "mgq-interpret", "mgq-compile", "mgq-run", "mgq-translate")
      if os.path.exists(os.path.join(config.mgq_tools_dir, tool))],
     [config.mgq_tools_dir],
 )

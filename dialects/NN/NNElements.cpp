@@ -61,8 +61,8 @@ DenseElementsAttr mgq::nn::writeElements(const Elements &elements) {
   // One value everywhere becomes a splat: masks often are, and it is small.
   bool equal = !elements.words.empty() && llvm::all_equal(elements.words);
   size_t count = elements.type.getNumElements() == 0 ? 0
-                 : equal                            ? 1
-                                                    : elements.words.size();
+                 : equal                             ? 1
+                                                     : elements.words.size();
   if (type.isInteger(1)) {
     SmallVector<bool> values(elements.words.begin(),
                              elements.words.begin() + count);

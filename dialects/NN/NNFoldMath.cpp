@@ -73,9 +73,7 @@ static OpFoldResult foldElementwise(ArrayRef<Attribute> attrs,
 // unary
 //===----------------------------------------------------------------------===//
 
-static double roundHalfToEven(double x) {
-  return x - std::remainder(x, 1.0);
-}
+static double roundHalfToEven(double x) { return x - std::remainder(x, 1.0); }
 
 static std::optional<double> unaryFloat(UnaryKind kind, double x) {
   switch (kind) {
@@ -194,8 +192,8 @@ static std::optional<uint64_t> powInteger(int64_t x, int64_t y) {
 
 static std::optional<uint64_t> divideInteger(BinaryKind kind, int64_t x,
                                              int64_t y, bool isUnsigned) {
-  if (y == 0 || (!isUnsigned && y == -1 &&
-                 x == std::numeric_limits<int64_t>::min()))
+  if (y == 0 ||
+      (!isUnsigned && y == -1 && x == std::numeric_limits<int64_t>::min()))
     return std::nullopt;
   if (isUnsigned)
     return kind == BinaryKind::Div ? uint64_t(x) / uint64_t(y)
@@ -436,8 +434,8 @@ OpFoldResult ReduceOp::fold(FoldAdaptor adaptor) {
     return getInput();
   auto type = dyn_cast<IntegerType>(getType().getElementType());
   auto kind = combinerOf(getKind());
-  auto input = adaptor.getInput() ? readElements(adaptor.getInput())
-                                  : std::nullopt;
+  auto input =
+      adaptor.getInput() ? readElements(adaptor.getInput()) : std::nullopt;
   if (!type || !kind || !input || !isFoldableSize(typeOf(getInput())) ||
       input->type.getNumElements() == 0)
     return {};
@@ -453,8 +451,8 @@ OpFoldResult ReduceOp::fold(FoldAdaptor adaptor) {
   forEachOffset(shape, strides, 0, [&](int64_t to) {
     uint64_t word = input->word(index++);
     if (started[to])
-      word = wrapWord(*binaryInteger(*kind, output.words[to], word, type),
-                      type);
+      word =
+          wrapWord(*binaryInteger(*kind, output.words[to], word, type), type);
     output.words[to] = word;
     started[to] = true;
   });
@@ -463,8 +461,8 @@ OpFoldResult ReduceOp::fold(FoldAdaptor adaptor) {
 
 OpFoldResult CumsumOp::fold(FoldAdaptor adaptor) {
   auto type = dyn_cast<IntegerType>(getType().getElementType());
-  auto input = adaptor.getInput() ? readElements(adaptor.getInput())
-                                  : std::nullopt;
+  auto input =
+      adaptor.getInput() ? readElements(adaptor.getInput()) : std::nullopt;
   if (!type || !input || !isFoldableSize(getType()))
     return {};
   ArrayRef<int64_t> shape = getType().getShape();

@@ -91,18 +91,18 @@ static void addMasks(Node &n, AttentionParts &parts, int64_t past) {
     int64_t batch = shapeOf(valid).empty() ? 1 : shapeOf(valid)[0];
     Value count =
         n.reshape(n.cast(valid, n.builder.getI64Type()), {batch, 1, 1, 1});
-    Value key = n.reshape(
-        n.ints(llvm::to_vector(llvm::seq<int64_t>(0, keys))), {1, 1, 1, keys});
-    Value query = n.reshape(
-        n.ints(llvm::to_vector(llvm::seq<int64_t>(0, queries))),
-        {1, 1, queries, 1});
-    Value ahead = n.sub(
-        n.add(n.sub(count, n.scalarLike(queries, count)), query), key);
+    Value key = n.reshape(n.ints(llvm::to_vector(llvm::seq<int64_t>(0, keys))),
+                          {1, 1, 1, keys});
+    Value query =
+        n.reshape(n.ints(llvm::to_vector(llvm::seq<int64_t>(0, queries))),
+                  {1, 1, queries, 1});
+    Value ahead =
+        n.sub(n.add(n.sub(count, n.scalarLike(queries, count)), query), key);
     Value allowed = n.compare(ComparePredicate::Lt, key, count);
     auto also = [&](ComparePredicate predicate, int64_t bound) {
-      allowed = n.binary(
-          BinaryKind::And, allowed,
-          n.compare(predicate, ahead, n.scalarLike(bound, ahead)));
+      allowed =
+          n.binary(BinaryKind::And, allowed,
+                   n.compare(predicate, ahead, n.scalarLike(bound, ahead)));
     };
     if (parts.causal)
       also(ComparePredicate::Ge, 0);
@@ -115,19 +115,19 @@ static void addMasks(Node &n, AttentionParts &parts, int64_t past) {
     return;
   }
   if (parts.causal && past != 0 && past != keys - queries) {
-    parts.mask = joinMasks(n, parts.mask,
-                           bandMask(n, queries, keys, [&](int64_t ahead) {
-                             return past + ahead >= 0;
-                           }));
+    parts.mask =
+        joinMasks(n, parts.mask, bandMask(n, queries, keys, [&](int64_t ahead) {
+                    return past + ahead >= 0;
+                  }));
     parts.causal = false;
   }
   parts.causalFromEnd = parts.causal && past != 0;
   if (left >= 0 || right >= 0)
-    parts.mask = joinMasks(n, parts.mask,
-                           bandMask(n, queries, keys, [&](int64_t ahead) {
-                             return (left < 0 || past + ahead <= left) &&
-                                    (right < 0 || past + ahead >= -right);
-                           }));
+    parts.mask =
+        joinMasks(n, parts.mask, bandMask(n, queries, keys, [&](int64_t ahead) {
+                    return (left < 0 || past + ahead <= left) &&
+                           (right < 0 || past + ahead >= -right);
+                  }));
 }
 
 /// The output of scores, at the point that the mode says.
@@ -139,10 +139,10 @@ static Value scoresOutput(Node &n, const AttentionParts &parts) {
   int64_t group = q[1] / k[1], queries = q[2], keys = k[2];
   Value keysWide = parts.k;
   if (group > 1)
-    keysWide = n.reshape(
-        n.broadcast(n.reshape(keysWide, {k[0], k[1], 1, k[2], k[3]}),
-                    {k[0], k[1], group, k[2], k[3]}),
-        {q[0], q[1], k[2], k[3]});
+    keysWide =
+        n.reshape(n.broadcast(n.reshape(keysWide, {k[0], k[1], 1, k[2], k[3]}),
+                              {k[0], k[1], group, k[2], k[3]}),
+                  {q[0], q[1], k[2], k[3]});
   Value scale = n.scalarLike(std::sqrt(parts.scale), parts.q);
   Value scores =
       n.matmul(n.mul(parts.q, scale), n.mul(keysWide, scale), false, true);
@@ -170,8 +170,8 @@ static Value scoresOutput(Node &n, const AttentionParts &parts) {
     return scores;
   // A row without any key is zero: exp(x - max) would be NaN.
   Value top = n.reduce(nn::ReduceKind::Max, scores, {3}, true);
-  Value none = n.compare(ComparePredicate::Eq, top,
-                         n.scalarLike(-INFINITY, scores));
+  Value none =
+      n.compare(ComparePredicate::Eq, top, n.scalarLike(-INFINITY, scores));
   return n.select(none, n.scalarLike(0, scores),
                   n.make<nn::SoftmaxOp>(scores, 3));
 }
@@ -207,7 +207,9 @@ static Value importAttention(Node &n) {
   addMasks(n, parts, past);
   if (n.hasFailed())
     return {};
-  auto flag = [&](bool on) { return on ? n.builder.getUnitAttr() : UnitAttr(); };
+  auto flag = [&](bool on) {
+    return on ? n.builder.getUnitAttr() : UnitAttr();
+  };
   Value y = n.make<nn::AttentionOp>(
       parts.q, parts.k, parts.v, Node::Maybe{parts.mask},
       n.builder.getF64FloatAttr(parts.scale), flag(parts.causal),
@@ -225,8 +227,8 @@ static Value importAttention(Node &n) {
 
 /// A table [batch, length, half], or [positions, half] with position ids, as
 /// [batch, 1, length, 2 half].
-static Value rotaryTable(Node &n, Value table, Value positions,
-                         int64_t half, bool interleaved) {
+static Value rotaryTable(Node &n, Value table, Value positions, int64_t half,
+                         bool interleaved) {
   if (positions)
     table = n.gather(table, positions, 0);
   if (rankOf(table) != 3 || shapeOf(table)[2] != half)
@@ -235,8 +237,7 @@ static Value rotaryTable(Node &n, Value table, Value positions,
                   Twine(half) + "]");
   int64_t batch = shapeOf(table)[0], length = shapeOf(table)[1];
   if (!interleaved)
-    return n.reshape(n.concat({table, table}, 2),
-                     {batch, 1, length, 2 * half});
+    return n.reshape(n.concat({table, table}, 2), {batch, 1, length, 2 * half});
   return n.reshape(n.broadcast(n.reshape(table, {batch, length, half, 1}),
                                {batch, length, half, 2}),
                    {batch, 1, length, 2 * half});
@@ -256,12 +257,13 @@ static Value importRotaryEmbedding(Node &n) {
     return n.fail("rotates " + Twine(turned) + " of " + Twine(width) +
                   " elements, expected an even part");
   bool interleaved = n.getInt("interleaved", 0) != 0;
-  Value cosine = rotaryTable(n, n.input(1), n.input(3), turned / 2, interleaved);
+  Value cosine =
+      rotaryTable(n, n.input(1), n.input(3), turned / 2, interleaved);
   Value sine = rotaryTable(n, n.input(2), n.input(3), turned / 2, interleaved);
   Value part = turned == width ? x : n.slice(x, 3, 0, turned);
   Value y = n.make<nn::RopeOp>(
-      part, cosine, sine,
-      interleaved ? n.builder.getUnitAttr() : UnitAttr(), UnitAttr());
+      part, cosine, sine, interleaved ? n.builder.getUnitAttr() : UnitAttr(),
+      UnitAttr());
   if (turned != width)
     y = n.concat({y, n.slice(x, 3, turned, width)}, 3);
   return flat ? joinHeads(n, y) : y;

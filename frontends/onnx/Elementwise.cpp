@@ -13,7 +13,8 @@ using mgq::nn::UnaryKind;
 // One nn op each
 //===----------------------------------------------------------------------===//
 
-template <UnaryKind kind> static Value importUnary(Node &n) {
+template <UnaryKind kind>
+static Value importUnary(Node &n) {
   return n.unary(kind, n.input(0));
 }
 
@@ -26,18 +27,20 @@ static bool hasOldBroadcast(Node &n) {
   return true;
 }
 
-template <BinaryKind kind> static Value importBinary(Node &n) {
-  return hasOldBroadcast(n) ? Value()
-                            : n.binary(kind, n.input(0), n.input(1));
+template <BinaryKind kind>
+static Value importBinary(Node &n) {
+  return hasOldBroadcast(n) ? Value() : n.binary(kind, n.input(0), n.input(1));
 }
 
-template <ComparePredicate predicate> static Value importCompare(Node &n) {
+template <ComparePredicate predicate>
+static Value importCompare(Node &n) {
   return hasOldBroadcast(n) ? Value()
                             : n.compare(predicate, n.input(0), n.input(1));
 }
 
 /// Sum, Max, Min of any number of inputs, in order.
-template <BinaryKind kind> static Value importVariadic(Node &n) {
+template <BinaryKind kind>
+static Value importVariadic(Node &n) {
   if (n.inputs.empty())
     return n.fail("has no inputs");
   Value result = n.input(0);
@@ -53,8 +56,6 @@ static Value importMean(Node &n) {
 
 static Value importMod(Node &n) {
   bool isC = n.getInt("fmod", 0) != 0;
-  if (!isC && isFloat(n.input(0)))
-    return n.fail("has float operands, expected fmod=1");
   return n.binary(isC ? BinaryKind::Rem : BinaryKind::Mod, n.input(0),
                   n.input(1));
 }
@@ -90,7 +91,8 @@ static Value importIdentity(Node &n) { return n.input(0); }
 static Value importDropout(Node &n) {
   if (Value training = n.input(2)) {
     MaybeInts flag = n.constantInts(training);
-    if (!flag || flag->front() != 0)
+    bool keepsAll = n.constantFloat(n.input(1)) == 0.0;
+    if (!keepsAll && (!flag || flag->front() != 0))
       return n.fail("not supported yet: training mode; export the model in "
                     "evaluation mode");
   }
@@ -144,8 +146,8 @@ static Value importClip(Node &n) {
 
 /// x where positive (or zero), else `other`.
 static Value positiveOr(Node &n, Value x, Value other) {
-  return n.select(
-      n.compare(ComparePredicate::Lt, x, n.scalarLike(0, x)), other, x);
+  return n.select(n.compare(ComparePredicate::Lt, x, n.scalarLike(0, x)), other,
+                  x);
 }
 
 /// alpha (exp(x / width) - 1) for x < 0. The bound keeps exp finite for the
@@ -235,8 +237,8 @@ static Value importSwish(Node &n) {
   double alpha = n.getFloat("alpha", 1);
   if (alpha == 1)
     return n.unary(UnaryKind::Silu, x);
-  return n.mul(
-      x, n.unary(UnaryKind::Sigmoid, n.mul(n.scalarLike(alpha, x), x)));
+  return n.mul(x,
+               n.unary(UnaryKind::Sigmoid, n.mul(n.scalarLike(alpha, x), x)));
 }
 
 static Value importGelu(Node &n) {

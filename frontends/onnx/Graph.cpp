@@ -13,7 +13,7 @@ using ::onnx::NodeProto;
 using ::onnx::TensorProto;
 
 /// Newest operator set whose operators have been read through.
-static constexpr int64_t kNewestOpset = 26;
+static constexpr int64_t kNewestOpset = 28;
 
 static std::string displayName(const NodeProto &node) {
   if (!node.name().empty())
@@ -71,8 +71,12 @@ OwningOpRef<ModuleOp> GraphImporter::run() {
   for (const auto &[initializer, list] : names.merged())
     emitWarning(loc) << "the exporter stored parameters with equal values as "
                         "one tensor '"
-                     << initializer << "'; they train apart: "
-                     << llvm::join(list, ", ");
+                     << initializer
+                     << "'; they train apart: " << llvm::join(list, ", ");
+  if (!nameless.empty())
+    emitWarning(loc) << "tensors without a name of their own stay as they are: "
+                     << llvm::join(nameless, ", ")
+                     << "; export with mgq-export to train them";
   return owner;
 }
 
@@ -138,13 +142,20 @@ LogicalResult GraphImporter::checkOperators() {
          << "not supported yet: " << llvm::join(texts, ", ");
 }
 
+/// Whether a made-up name hides a weight rather than a table: these are what
+/// PyTorch's exporters call weights that they folded something into.
+static bool hidesWeight(StringRef name) {
+  return name.starts_with("onnx::") || name.starts_with("val_") ||
+         name.starts_with("alias") || name.starts_with("expand");
+}
+
 LogicalResult GraphImporter::checkTrainable() {
   // The pass that marks parameters reports globs without a match. Here only the
   // case that has a cause in the export: names that the exporter threw away.
   std::vector<std::string> lost;
-  for (nn::ParamOp param : module.getOps<nn::ParamOp>())
-    if (isMadeUp(param.getSymName()))
-      lost.push_back(param.getSymName().str());
+  for (const std::string &name : madeUp)
+    if (hidesWeight(name))
+      lost.push_back(name);
   if (lost.empty())
     return success();
   for (size_t i = 0; i < trainable.size(); ++i) {
@@ -213,13 +224,12 @@ GraphImporter::inputType(const ::onnx::ValueInfoProto &input) {
     auto bound = options.dims.find(dim.dim_param());
     if (bound == options.dims.end()) {
       if (dim.dim_param().empty())
-        return emitError(loc) << "dimension " << index << " of graph input '"
-                              << input.name()
-                              << "' has neither a size nor a name";
+        return emitError(loc)
+               << "dimension " << index << " of graph input '" << input.name()
+               << "' has neither a size nor a name";
       return emitError(loc)
              << "dimension " << index << " of graph input '" << input.name()
-             << "' is symbolic; bind it with --dim=" << dim.dim_param()
-             << "=N";
+             << "' is symbolic; bind it with --dim=" << dim.dim_param() << "=N";
     }
     shape.push_back(bound->second);
   }
@@ -239,9 +249,9 @@ LogicalResult GraphImporter::importInputs() {
     auto constant = options.constantInputs.find(input.name());
     if (constant != options.constantInputs.end()) {
       if (constant->second.getType() != *type)
-        return emitError(loc) << "input '" << input.name() << "' has type "
-                              << constant->second.getType() << ", expected "
-                              << *type;
+        return emitError(loc)
+               << "input '" << input.name() << "' has type "
+               << constant->second.getType() << ", expected " << *type;
       value = nn::ConstantOp::create(builder, loc, constant->second);
     } else {
       unsigned index = function.getNumArguments();
@@ -252,8 +262,8 @@ LogicalResult GraphImporter::importInputs() {
       value = function.getArgument(index);
     }
     if (!top.values.try_emplace(input.name(), value).second)
-      return emitError(loc) << "two graph inputs are named '" << input.name()
-                            << "'";
+      return emitError(loc)
+             << "two graph inputs are named '" << input.name() << "'";
   }
   return success();
 }
@@ -337,12 +347,21 @@ FailureOr<Value> GraphImporter::initializer(int64_t index,
   if (failed(type))
     return failure();
   bool isFloat = isa<FloatType>(type->getElementType());
-  bool trains = isFloat && names.trains(name.name);
   bool isExternal = tensor.data_location() == TensorProto::EXTERNAL;
   // Scalars and small tables that an exporter computed are constants: later
   // phases look into them (masks, scales).
-  bool isTable = !isExternal && isMadeUp(name.name) && nn::isFoldableSize(*type);
-  bool isParam = isFloat && !options.inlineWeights && type->getNumElements() > 0 &&
+  bool isTable =
+      !isExternal && isMadeUp(name.name) && nn::isFoldableSize(*type);
+  if (isFloat && type->getNumElements() > 1 && isMadeUp(name.name))
+    madeUp.push_back(name.name);
+  // `*` means weights, not the exporter's tables; those must be asked for.
+  bool isNamed = llvm::is_contained(options.trainable, name.name);
+  bool trains = isFloat && (isNamed || (names.trains(name.name) && !isTable));
+  if (isFloat && !trains && isTable && type->getNumElements() > 1 &&
+      names.trains(name.name))
+    nameless.push_back(name.name);
+  bool isParam = isFloat && !options.inlineWeights &&
+                 type->getNumElements() > 0 &&
                  (trains || (type->getNumElements() > 1 && !isTable));
   std::optional<Home> home;
   if (isParam) {
@@ -355,9 +374,9 @@ FailureOr<Value> GraphImporter::initializer(int64_t index,
                             << "' trains, but its values are not stored as raw "
                                "bytes; save the model with raw_data";
   }
-  FailureOr<Value> value =
-      home ? FailureOr<Value>(paramRef(tensor, *home, name))
-           : constantOf(loc, tensor);
+  FailureOr<Value> value = home
+                               ? FailureOr<Value>(paramRef(tensor, *home, name))
+                               : constantOf(loc, tensor);
   if (succeeded(value))
     initializerValues[key] = *value;
   return value;

@@ -38,9 +38,9 @@ private:
   mlir::LogicalResult checkTrainable();
   mlir::LogicalResult readInitializers();
 
-  mlir::LogicalResult
-  importNodes(const google::protobuf::RepeatedPtrField<::onnx::NodeProto> &nodes,
-              Scope &scope);
+  mlir::LogicalResult importNodes(
+      const google::protobuf::RepeatedPtrField<::onnx::NodeProto> &nodes,
+      Scope &scope);
   mlir::LogicalResult importNode(const ::onnx::NodeProto &node, Scope &scope);
   mlir::LogicalResult inlineIf(const ::onnx::NodeProto &node, Scope &scope);
   mlir::LogicalResult inlineFunction(const ::onnx::NodeProto &node,
@@ -53,9 +53,8 @@ private:
                                       Scope &scope);
 
   /// A parameter's value, or that of an initializer that is a constant.
-  mlir::FailureOr<mlir::Value> initializer(int64_t index,
-                                           const ::onnx::NodeProto *node,
-                                           int use);
+  mlir::FailureOr<mlir::Value>
+  initializer(int64_t index, const ::onnx::NodeProto *node, int use);
   mlir::FailureOr<mlir::Value> constantOf(mlir::Location loc,
                                           const ::onnx::TensorProto &tensor);
   mlir::Value paramRef(const ::onnx::TensorProto &tensor, const Home &home,
@@ -84,6 +83,10 @@ private:
   llvm::StringMap<mlir::Value> initializerValues;
   /// Home of each parameter by name.
   llvm::StringMap<Home> paramHomes;
+  /// Tables that a trainable glob matches, though nobody can have meant them.
+  std::vector<std::string> nameless;
+  /// Tensors whose names the exporter made up.
+  std::vector<std::string> madeUp;
   /// Names of module paths that enclose the current node (inlined functions).
   std::string enclosing;
   int inlineDepth = 0;

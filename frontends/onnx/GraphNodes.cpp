@@ -169,8 +169,7 @@ LogicalResult GraphImporter::inlineIf(const NodeProto &node, Scope &scope) {
   if (!matchPattern(*condition, m_Constant(&attr)) ||
       !attr.getElementType().isInteger(1) || attr.getNumElements() != 1)
     return emitError(loc) << "not supported yet: If whose condition '"
-                          << node.input(0)
-                          << "' is not known at compile time";
+                          << node.input(0) << "' is not known at compile time";
   StringRef name =
       *attr.getValues<bool>().begin() ? "then_branch" : "else_branch";
   for (const auto &attribute : node.attribute()) {
@@ -244,7 +243,8 @@ GraphImporter::inlineFunction(const NodeProto &node,
                           << function.output_size();
   llvm::SaveAndRestore<int> depth(inlineDepth, inlineDepth + 1);
   llvm::SaveAndRestore<std::string> path(
-      enclosing, enclosing.empty() ? node.name() : enclosing + "/" + node.name());
+      enclosing,
+      enclosing.empty() ? node.name() : enclosing + "/" + node.name());
   Scope inner;
   inner.opset = scope.opset;
   for (const auto &entry : function.opset_import())

@@ -12,8 +12,8 @@ using namespace mgq;
 using namespace mgq::onnx;
 
 /// Globs of trainable parameters: options first, else the model's metadata.
-static std::vector<std::string> trainableTexts(const ImportOptions &options,
-                                               const ::onnx::ModelProto &model) {
+static std::vector<std::string>
+trainableTexts(const ImportOptions &options, const ::onnx::ModelProto &model) {
   if (!options.trainable.empty())
     return options.trainable;
   std::vector<std::string> texts;

@@ -28,6 +28,11 @@ struct ImportOptions {
 
 /// Reads `path` into a module with one func.func @model over nn ops, or
 /// reports what is wrong (all unsupported nodes in one error) and gives null.
+///
+/// The location of an op is NameLoc("node name"), or, where the exporter says
+/// in which module the node was traced, NameLoc("node name",
+/// NameLoc("module.path")). A node without a name is called "OpType:output".
+/// The location of an nn.param is NameLoc of the ONNX initializer.
 mlir::OwningOpRef<mlir::ModuleOp> importModel(mlir::MLIRContext *context,
                                               llvm::StringRef path,
                                               const ImportOptions &options);

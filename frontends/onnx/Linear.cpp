@@ -110,9 +110,9 @@ static Value importConv(Node &n) {
   auto window = windowOf(n, x, shapeOf(weight).drop_front(2));
   if (!window)
     return {};
-  Value y = n.make<nn::ConvOp>(x, weight, window->strides, window->dilations,
-                               window->before, window->after,
-                               n.getInt("group", 1));
+  Value y =
+      n.make<nn::ConvOp>(x, weight, window->strides, window->dilations,
+                         window->before, window->after, n.getInt("group", 1));
   return addBias(n, y, n.input(2));
 }
 
@@ -230,8 +230,8 @@ static Lettered contract(Node &n, Lettered a, Lettered b, StringRef keep) {
     shape.push_back(product(a, StringRef(&letter, 1)));
   for (char letter : columns)
     shape.push_back(product(b, StringRef(&letter, 1)));
-  Value left = n.reshape(arrange(n, a, batch + rows + inner).value,
-                         {batches, m, k});
+  Value left =
+      n.reshape(arrange(n, a, batch + rows + inner).value, {batches, m, k});
   Value right = n.reshape(arrange(n, b, batch + inner + columns).value,
                           {batches, k, width});
   return {n.reshape(n.matmul(left, right), shape), batch + rows + columns};
@@ -252,13 +252,41 @@ static std::optional<std::string> expandTerm(Node &n, StringRef term,
   for (int64_t i = dots - 1; i >= 0; --i)
     letters += static_cast<char>('0' + i);
   letters += tail.str();
-  for (size_t i = 0; i < letters.size(); ++i)
-    if (letters.find(letters[i], i + 1) != std::string::npos) {
-      n.fail("not supported yet: a letter that stands twice in '" + term +
-             "' (a diagonal)");
-      return std::nullopt;
-    }
   return letters;
+}
+
+/// Takes the diagonal of dimensions with the same letter.
+static void takeDiagonals(Node &n, Lettered &x) {
+  for (size_t i = 0; i < x.letters.size(); ++i) {
+    size_t j = x.letters.find(x.letters[i], i + 1);
+    if (j == std::string::npos)
+      continue;
+    // Moves both to the end, as one dimension, and picks every (size + 1)-th.
+    Shape permutation, shape;
+    std::string left;
+    int64_t size = shapeOf(x.value)[i];
+    if (shapeOf(x.value)[j] != size) {
+      n.fail("takes the diagonal of dimensions of different size");
+      return;
+    }
+    for (size_t k = 0; k < x.letters.size(); ++k) {
+      if (k == i || k == j)
+        continue;
+      permutation.push_back(k);
+      shape.push_back(shapeOf(x.value)[k]);
+      left += x.letters[k];
+    }
+    permutation.append({static_cast<int64_t>(i), static_cast<int64_t>(j)});
+    shape.push_back(size * size);
+    Shape picks;
+    for (int64_t k = 0; k < size; ++k)
+      picks.push_back(k * (size + 1));
+    left += x.letters[i];
+    Value flat = n.reshape(n.transpose(x.value, permutation), shape);
+    x = {n.gather(flat, n.ints(picks), shape.size() - 1), left};
+    takeDiagonals(n, x);
+    return;
+  }
 }
 
 /// Expands dimensions of 1 where another operand has more.
@@ -294,12 +322,15 @@ static Value importEinsum(Node &n) {
     dots = std::max<int64_t>(dots, llvm::count_if(*letters, isDot));
     all += *letters;
     operands.push_back({value, *letters});
+    takeDiagonals(n, operands.back());
+    if (n.hasFailed())
+      return {};
   }
   std::string result;
   if (StringRef(equation).contains("->")) {
-    auto letters = expandTerm(
-        n, right,
-        right.contains("...") ? right.size() - 3 + dots : right.size());
+    auto letters = expandTerm(n, right,
+                              right.contains("...") ? right.size() - 3 + dots
+                                                    : right.size());
     if (!letters)
       return {};
     result = *letters;
@@ -323,7 +354,8 @@ static Value importEinsum(Node &n) {
   }
   joined = sumOthers(n, joined, result);
   if (!joined.value || joined.letters.size() != result.size())
-    return n.fail("equation '" + equation + "' has a result that no operand "
+    return n.fail("equation '" + equation +
+                  "' has a result that no operand "
                   "has");
   return arrange(n, joined, result).value;
 }

@@ -97,14 +97,13 @@ static Value importNegativeLogLikelihoodLoss(Node &n) {
                           n.scalarLike(ignored.getInt(), labels));
     labels = n.select(hit, n.scalarLike(0, labels), labels);
   }
-  Value picked = n.make<nn::GatherElementsOp>(
-      rows->scores, n.reshape(labels, {count, 1}), 1);
+  Value picked = n.make<nn::GatherElementsOp>(rows->scores,
+                                              n.reshape(labels, {count, 1}), 1);
   picked = n.reshape(picked, {count});
   if (!picked)
     return {};
-  Value weights =
-      n.makeTyped<nn::LabelWeightsOp>(picked.getType(), rows->labels,
-                                      Node::Maybe{n.input(2)}, ignoreIndex(n));
+  Value weights = n.makeTyped<nn::LabelWeightsOp>(
+      picked.getType(), rows->labels, Node::Maybe{n.input(2)}, ignoreIndex(n));
   Value losses = n.unary(UnaryKind::Neg, n.mul(picked, weights));
   return reduceRows(n, *rows, losses);
 }

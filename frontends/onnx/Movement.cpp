@@ -15,8 +15,8 @@ static Value importTranspose(Node &n) {
   Value x = n.input(0);
   MaybeInts permutation = n.getInts("perm");
   if (!permutation)
-    permutation = llvm::to_vector(
-        llvm::reverse(llvm::seq<int64_t>(0, rankOf(x))));
+    permutation =
+        llvm::to_vector(llvm::reverse(llvm::seq<int64_t>(0, rankOf(x))));
   return n.transpose(x, *permutation);
 }
 
@@ -121,7 +121,8 @@ static Value importSplit(Node &n) {
   int64_t at = 0;
   for (auto [index, size] : llvm::enumerate(*sizes)) {
     if (size < 0 || at + size > dim)
-      return n.fail("splits " + Twine(dim) + " elements into parts that sum up "
+      return n.fail("splits " + Twine(dim) +
+                    " elements into parts that sum up "
                     "to more");
     n.set(index, n.slice(x, *axis, at, at + size));
     at += size;
@@ -152,9 +153,9 @@ static Value importGather(Node &n) {
 
 static Value importGatherElements(Node &n) {
   auto axis = n.axis(n.getInt("axis", 0), rankOf(n.input(0)));
-  return axis ? n.make<nn::GatherElementsOp>(n.input(0), indexInput(n, 1),
-                                             *axis)
-              : Value();
+  return axis
+             ? n.make<nn::GatherElementsOp>(n.input(0), indexInput(n, 1), *axis)
+             : Value();
 }
 
 static Value importGatherND(Node &n) {
@@ -333,16 +334,14 @@ static Value importDepthToSpace(Node &n) {
   Value x = n.input(0);
   int64_t b = n.getInt("blocksize", 1);
   if (rankOf(x) != 4 || b < 1 || shapeOf(x)[1] % (b * b) != 0)
-    return n.fail("has channels that blocks of " + Twine(b) +
-                  " do not divide");
+    return n.fail("has channels that blocks of " + Twine(b) + " do not divide");
   auto d = shapeOf(x);
   int64_t batch = d[0], c = d[1] / (b * b), h = d[2], w = d[3];
   bool columnFirst = n.getString("mode", "DCR") == "CRD";
-  Value y = columnFirst
-                ? n.transpose(n.reshape(x, {batch, c, b, b, h, w}),
-                              {0, 1, 4, 2, 5, 3})
-                : n.transpose(n.reshape(x, {batch, b, b, c, h, w}),
-                              {0, 3, 4, 1, 5, 2});
+  Value y = columnFirst ? n.transpose(n.reshape(x, {batch, c, b, b, h, w}),
+                                      {0, 1, 4, 2, 5, 3})
+                        : n.transpose(n.reshape(x, {batch, b, b, c, h, w}),
+                                      {0, 3, 4, 1, 5, 2});
   return n.reshape(y, {batch, c, h * b, w * b});
 }
 
@@ -355,8 +354,9 @@ static Value importSpaceToDepth(Node &n) {
                   " do not divide");
   auto d = shapeOf(x);
   int64_t batch = d[0], c = d[1], h = d[2] / b, w = d[3] / b;
-  Value y = n.transpose(n.reshape(x, {batch, c, h, b, w, b}),
-                        {0, 3, 5, 1, 2, 4});
+  bool columnFirst = n.getString("mode", "DCR") == "CRD";
+  Shape order = columnFirst ? Shape{0, 1, 3, 5, 2, 4} : Shape{0, 3, 5, 1, 2, 4};
+  Value y = n.transpose(n.reshape(x, {batch, c, h, b, w, b}), order);
   return n.reshape(y, {batch, c * b * b, h, w});
 }
 

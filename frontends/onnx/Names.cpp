@@ -62,8 +62,8 @@ bool mgq::onnx::isMadeUp(StringRef name) {
       "eq|ne|lt|le|gt|ge|triu|tril|cumsum|outer|matmul|mm|bmm|linear|"
       "(full|zeros|ones|empty)_like|(sub)?_?Constant|Constant)"
       "(_[0-9]+)*$");
-  return fx.match(name) || Regex("^(.*_)?Constant(_[0-9]+)?_output_[0-9]+$")
-                               .match(name);
+  return fx.match(name) ||
+         Regex("^(.*_)?Constant(_[0-9]+)?_output_[0-9]+$").match(name);
 }
 
 ParamNames::ParamNames(const ::onnx::GraphProto &graph,
@@ -73,6 +73,8 @@ ParamNames::ParamNames(const ::onnx::GraphProto &graph,
     for (int i = 0; i < node.input_size(); ++i)
       if (!node.input(i).empty())
         uses[node.input(i)].push_back({&node, i});
+  learnPrefixes(graph);
+  learnAdapters(graph);
   for (const auto &tensor : graph.initializer())
     nameInitializer(tensor);
 }
@@ -143,16 +145,107 @@ ParamName ParamNames::derive(Use use, int depth) const {
     return name;
   }
   std::string scope = scopeOf(node);
-  auto classes =
-      parseList(metadata(node, "pkg.torch.onnx.class_hierarchy"));
+  auto classes = parseList(metadata(node, "pkg.torch.onnx.class_hierarchy"));
   StringRef className =
       classes.size() >= 2 ? classes[classes.size() - 2] : StringRef();
   bool transposed = false;
-  StringRef role = roleOf(node, use.second, className, !classes.empty(),
-                          transposed);
+  StringRef role =
+      roleOf(node, use.second, className, !classes.empty(), transposed);
   if (scope.empty() || role.empty())
     return {};
-  return {scope + "." + role.str(), transposed};
+  return {modulePath(scope) + "." + role.str(), transposed};
+}
+
+//===----------------------------------------------------------------------===//
+// TorchScript's paths
+//===----------------------------------------------------------------------===//
+
+static bool isTorchScript(const NodeProto &node) {
+  return StringRef(node.name()).starts_with("/");
+}
+
+/// Learns from names that were kept. A node in "llm.model.norm" that uses
+/// "llm.base_model.model.norm.weight" tells that paths below "llm" belong to
+/// modules below "llm.base_model".
+void ParamNames::learnPrefixes(const ::onnx::GraphProto &graph) {
+  StringMap<StringMap<int>> votes;
+  auto vote = [&](StringRef name) {
+    if (isMadeUp(name) || !name.contains('.'))
+      return;
+    auto found = uses.find(name);
+    if (found == uses.end())
+      return;
+    for (Use use : found->second) {
+      if (!isTorchScript(*use.first))
+        continue;
+      std::string scopeText = scopeOf(*use.first);
+      StringRef scope = scopeText, module = name.rsplit('.').first;
+      bool common = false;
+      while (!scope.empty() && !module.empty() &&
+             scope.rsplit('.').second == module.rsplit('.').second &&
+             scope.contains('.') && module.contains('.')) {
+        scope = scope.rsplit('.').first;
+        module = module.rsplit('.').first;
+        common = true;
+      }
+      if (common && scope != module)
+        ++votes[scope][module];
+    }
+  };
+  for (const auto &tensor : graph.initializer())
+    vote(tensor.name());
+  for (const NodeProto &node : graph.node())
+    if (node.op_type() == "Identity" && node.output_size() == 1)
+      vote(node.output(0));
+  for (const auto &scope : votes) {
+    int most = 0;
+    for (const auto &module : scope.second)
+      if (module.second > most) {
+        most = module.second;
+        prefixes[scope.first()] = module.first().str();
+      }
+  }
+}
+
+/// PEFT keeps LoRA's matrices in dictionaries lora_A and lora_B by adapter;
+/// TorchScript calls them "default" and "default_1" in the order of use, beside
+/// "base_layer".
+void ParamNames::learnAdapters(const ::onnx::GraphProto &graph) {
+  StringSet<> scopes;
+  for (const NodeProto &node : graph.node())
+    if (isTorchScript(node))
+      scopes.insert(scopeOf(node));
+  StringMap<std::vector<std::string>> products;
+  for (const NodeProto &node : graph.node()) {
+    if (!isTorchScript(node) || node.op_type() != "MatMul")
+      continue;
+    std::string scope = scopeOf(node);
+    StringRef parent = StringRef(scope).rsplit('.').first;
+    if (parent == scope || StringRef(scope).ends_with(".base_layer") ||
+        !scopes.contains((parent + ".base_layer").str()))
+      continue;
+    std::vector<std::string> &list = products[parent];
+    if (!is_contained(list, scope))
+      list.push_back(scope);
+  }
+  for (const auto &entry : products) {
+    if (entry.second.size() != 2)
+      continue;
+    StringRef adapter = StringRef(entry.second[0]).rsplit('.').second;
+    adapters[entry.second[0]] = (entry.first() + ".lora_A." + adapter).str();
+    adapters[entry.second[1]] = (entry.first() + ".lora_B." + adapter).str();
+  }
+}
+
+/// The name of the module that a path means.
+std::string ParamNames::modulePath(std::string scope) const {
+  if (auto found = adapters.find(scope); found != adapters.end())
+    scope = found->second;
+  for (StringRef head = scope; !head.empty();
+       head = head.contains('.') ? head.rsplit('.').first : StringRef())
+    if (auto found = prefixes.find(head); found != prefixes.end())
+      return found->second + scope.substr(head.size());
+  return scope;
 }
 
 void ParamNames::nameInitializer(const ::onnx::TensorProto &tensor) {

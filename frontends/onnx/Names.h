@@ -2,11 +2,11 @@
 #ifndef MGQ_FRONTENDS_ONNX_NAMES_H
 #define MGQ_FRONTENDS_ONNX_NAMES_H
 
+#include "onnx-ml.pb.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/Support/GlobPattern.h"
-#include "onnx-ml.pb.h"
 #include <string>
 #include <vector>
 
@@ -57,11 +57,17 @@ private:
   using Use = std::pair<const ::onnx::NodeProto *, int>;
 
   ParamName derive(Use use, int depth = 0) const;
+  void learnPrefixes(const ::onnx::GraphProto &graph);
+  void learnAdapters(const ::onnx::GraphProto &graph);
+  std::string modulePath(std::string scope) const;
   void nameInitializer(const ::onnx::TensorProto &tensor);
 
   const std::vector<llvm::GlobPattern> &trainable;
   llvm::StringMap<std::vector<Use>> uses;
   llvm::StringMap<llvm::DenseMap<Use, ParamName>> names;
+  /// TorchScript's paths follow calls, not attributes. From a path's head to
+  /// that of the module's name, and from the path of a LoRA matrix to its name.
+  llvm::StringMap<std::string> prefixes, adapters;
   std::vector<std::pair<std::string, std::vector<std::string>>> apart;
 };
 

@@ -210,8 +210,8 @@ Value Node::splat(double value, ArrayRef<int64_t> shape, Type element) {
   if (auto floating = dyn_cast<FloatType>(element))
     word = wordOfFloat(value, floating);
   else
-    word = wrapWord(static_cast<int64_t>(value),
-                    llvm::cast<IntegerType>(element));
+    word =
+        wrapWord(static_cast<int64_t>(value), llvm::cast<IntegerType>(element));
   return constant(writeElements({type, true, {word}}));
 }
 

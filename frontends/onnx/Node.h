@@ -12,8 +12,8 @@
 #include "dialects/NN/NN.h"
 
 #include "mlir/IR/Builders.h"
-#include "llvm/ADT/Twine.h"
 #include "onnx-ml.pb.h"
+#include "llvm/ADT/Twine.h"
 
 namespace mgq::onnx {
 
@@ -100,16 +100,17 @@ public:
   //===--- Building -------------------------------------------------------===//
 
   /// Creates an op with one inferred result from operands and attributes.
-  template <typename OpTy, typename... Args> mlir::Value make(Args &&...args) {
+  template <typename OpTy, typename... Args>
+  mlir::Value make(Args &&...args) {
     if (failed || !given(args...))
       return {};
-    auto op = OpTy::create(builder, loc, placeholder(),
-                           std::forward<Args>(args)...);
+    auto op =
+        OpTy::create(builder, loc, placeholder(), std::forward<Args>(args)...);
     llvm::SmallVector<mlir::Type> types;
-    if (mlir::failed(OpTy::inferReturnTypes(
-            builder.getContext(), loc, op->getOperands(),
-            op->getDiscardableAttrDictionary(), op->getPropertiesStorage(), {},
-            types)))
+    if (mlir::failed(
+            OpTy::inferReturnTypes(builder.getContext(), loc, op->getOperands(),
+                                   op->getDiscardableAttrDictionary(),
+                                   op->getPropertiesStorage(), {}, types)))
       return drop(op);
     op->getResult(0).setType(types.front());
     return finish(op);
@@ -170,13 +171,15 @@ private:
 
   // A null operand means an earlier failure; an operand that may be left out is
   // passed as Maybe.
-  template <typename T> bool givenOne(const T &arg) const {
+  template <typename T>
+  bool givenOne(const T &arg) const {
     if constexpr (std::is_same_v<T, mlir::Value>)
       return static_cast<bool>(arg);
     else
       return true;
   }
-  template <typename... Args> bool given(const Args &...args) const {
+  template <typename... Args>
+  bool given(const Args &...args) const {
     return (givenOne(args) && ...);
   }
   mlir::Type placeholder();

@@ -16,7 +16,8 @@ using mgq::nn::UnaryKind;
 
 /// Calls `build(x, axis)`. Before operator set 13 the input counts as a matrix
 /// with all dimensions from `axis` as its columns.
-template <typename Build> static Value alongAxis(Node &n, Build build) {
+template <typename Build>
+static Value alongAxis(Node &n, Build build) {
   Value x = n.input(0);
   bool old = n.opset < 13;
   auto axis = n.axis(n.getInt("axis", old ? 1 : -1), rankOf(x));
@@ -32,9 +33,8 @@ template <typename Build> static Value alongAxis(Node &n, Build build) {
 }
 
 static Value importSoftmax(Node &n) {
-  return alongAxis(n, [&](Value x, int64_t axis) {
-    return n.make<nn::SoftmaxOp>(x, axis);
-  });
+  return alongAxis(
+      n, [&](Value x, int64_t axis) { return n.make<nn::SoftmaxOp>(x, axis); });
 }
 
 static Value importLogSoftmax(Node &n) {
@@ -55,8 +55,7 @@ static Value importHardmax(Node &n) {
     int64_t size = line[axis] = shapeOf(x)[axis];
     Value numbers =
         n.reshape(n.ints(llvm::to_vector(llvm::seq<int64_t>(0, size))), line);
-    return n.cast(n.compare(ComparePredicate::Eq, numbers, best),
-                  elementOf(x));
+    return n.cast(n.compare(ComparePredicate::Eq, numbers, best), elementOf(x));
   });
 }
 
@@ -123,11 +122,35 @@ static Value perChannel(Node &n, Value value, Value x) {
   return n.reshape(value, shape);
 }
 
+/// Sets the outputs of BatchNormalization in training mode, the new running
+/// statistics, and gives the batch's own.
+static std::pair<Value, Value> batchStatistics(Node &n, Value x) {
+  Shape axes{0};
+  for (int64_t i = 2; i < rankOf(x); ++i)
+    axes.push_back(i);
+  Value mean = n.mean(x, axes, true), centered = n.sub(x, mean);
+  Value variance = n.mean(n.mul(centered, centered), axes, true);
+  double momentum = n.getFloat("momentum", 0.9f);
+  auto running = [&](unsigned index, Value now) {
+    Value old = n.input(index);
+    Value share = n.mul(old, n.scalarLike(momentum, old));
+    now = n.cast(n.reshape(now, shapeOf(old)), elementOf(old));
+    return n.add(share, n.mul(now, n.scalarLike(1 - momentum, old)));
+  };
+  if (n.wantsOutput(1))
+    n.set(1, running(3, mean));
+  if (n.wantsOutput(2))
+    n.set(2, running(4, variance));
+  auto flat = [&](Value value) {
+    Shape shape(shapeOf(value));
+    return shape.empty() ? value
+                         : n.reshape(value, ArrayRef(shape).drop_front());
+  };
+  return {flat(mean), flat(variance)};
+}
+
 static Value importBatchNormalization(Node &n) {
   Value x = n.input(0);
-  if (n.getInt("training_mode", 0) != 0)
-    return n.fail("not supported yet: training_mode=1; export the model in "
-                  "evaluation mode");
   if (!x || rankOf(x) < 2)
     return n.fail("has an input of rank " + Twine(rankOf(x)) +
                   ", expected 2 or more");
@@ -136,12 +159,15 @@ static Value importBatchNormalization(Node &n) {
   auto channel = [&](unsigned index) {
     return perChannel(n, n.cast(n.input(index), wide), x);
   };
-  Value variance = channel(4);
+  Value y = n.cast(x, wide), mean, variance;
+  if (n.getInt("training_mode", 0) != 0)
+    std::tie(mean, variance) = batchStatistics(n, y);
+  else
+    std::tie(mean, variance) = std::pair(channel(3), channel(4));
   Value deviation = n.unary(
       UnaryKind::Sqrt,
       n.add(variance, n.scalarLike(n.getFloat("epsilon", 1e-5f), variance)));
-  Value factor = n.div(channel(1), deviation);
-  Value y = n.mul(n.sub(n.cast(x, wide), channel(3)), factor);
+  y = n.mul(n.sub(y, mean), n.div(channel(1), deviation));
   return n.cast(n.add(y, channel(2)), elementOf(x));
 }
 
@@ -189,8 +215,7 @@ static Value importMeanVarianceNormalization(Node &n) {
     return {};
   Value mean = n.mean(x, *axes, true);
   // The operator's definition: E[x^2] - E[x]^2, and 1e-9 beside the deviation.
-  Value variance =
-      n.sub(n.mean(n.mul(x, x), *axes, true), n.mul(mean, mean));
+  Value variance = n.sub(n.mean(n.mul(x, x), *axes, true), n.mul(mean, mean));
   Value deviation =
       n.add(n.unary(UnaryKind::Sqrt, variance), n.scalarLike(1e-9, x));
   return n.div(n.sub(x, mean), deviation);
@@ -215,8 +240,8 @@ static Value importLpNormalization(Node &n) {
 
 static Value importLRN(Node &n) {
   Value x = n.input(0);
-  int64_t size = n.getInt("size", 1), channels = rankOf(x) > 1 ? shapeOf(x)[1]
-                                                               : 0;
+  int64_t size = n.getInt("size", 1),
+          channels = rankOf(x) > 1 ? shapeOf(x)[1] : 0;
   if (channels == 0 || size < 1)
     return n.fail("has no channels");
   Shape before(rankOf(x), 0), after(rankOf(x), 0), interior(rankOf(x), 0);
@@ -229,9 +254,9 @@ static Value importLRN(Node &n) {
     Value part = n.slice(squares, 1, i, i + channels);
     sum = sum ? n.add(sum, part) : part;
   }
-  Value base = n.add(
-      n.scalarLike(n.getFloat("bias", 1), x),
-      n.mul(n.scalarLike(n.getFloat("alpha", 1e-4f) / size, x), sum));
+  Value base =
+      n.add(n.scalarLike(n.getFloat("bias", 1), x),
+            n.mul(n.scalarLike(n.getFloat("alpha", 1e-4f) / size, x), sum));
   return n.div(x, n.binary(BinaryKind::Pow, base,
                            n.scalarLike(n.getFloat("beta", 0.75), x)));
 }

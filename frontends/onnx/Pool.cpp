@@ -19,6 +19,7 @@ static Value pool(Node &n, PoolKind kind, Value x, bool countPadding) {
   auto window = windowOf(n, x, *kernel);
   if (!window)
     return {};
+  const Window declared = *window;
   bool ceil = n.getInt("ceil_mode", 0) != 0;
   Shape shape(shapeOf(x).take_front(2));
   bool reachesOut = false;
@@ -40,12 +41,24 @@ static Value pool(Node &n, PoolKind kind, Value x, bool countPadding) {
     }
     shape.push_back(count);
   }
-  if (reachesOut && countPadding && kind == PoolKind::Average)
-    return n.fail("not supported yet: count_include_pad with a ceil_mode that "
-                  "takes effect");
+  if (reachesOut && countPadding && kind == PoolKind::Average) {
+    // Declared pads count, what ceil_mode adds does not: make pads elements.
+    Shape before{0, 0}, after{0, 0}, none(rankOf(x), 0);
+    before.append(declared.before);
+    after.append(declared.after);
+    x = n.make<nn::PadOp>(x, n.scalarLike(0, x), before, after, none);
+    for (size_t i = 0; i < kernel->size(); ++i) {
+      window->before[i] = 0;
+      window->after[i] -= declared.after[i];
+    }
+    countPadding = false;
+  }
+  if (!x)
+    return {};
   return n.makeTyped<nn::PoolOp>(
-      typeOf(x).clone(shape), nn::PoolKindAttr::get(n.builder.getContext(), kind),
-      x, n.builder.getDenseI64ArrayAttr(*kernel),
+      typeOf(x).clone(shape),
+      nn::PoolKindAttr::get(n.builder.getContext(), kind), x,
+      n.builder.getDenseI64ArrayAttr(*kernel),
       n.builder.getDenseI64ArrayAttr(window->strides),
       n.builder.getDenseI64ArrayAttr(window->dilations),
       n.builder.getDenseI64ArrayAttr(window->before),
@@ -74,10 +87,10 @@ static Value importLpPool(Node &n) {
   double p = n.getInt("p", 2), size = 1;
   for (int64_t dim : *kernel)
     size *= dim;
-  Value power = n.binary(BinaryKind::Pow, n.unary(UnaryKind::Abs, x),
-                         n.scalarLike(p, x));
-  Value sum = n.mul(pool(n, PoolKind::Average, power, true),
-                    n.scalarLike(size, x));
+  Value power =
+      n.binary(BinaryKind::Pow, n.unary(UnaryKind::Abs, x), n.scalarLike(p, x));
+  Value sum =
+      n.mul(pool(n, PoolKind::Average, power, true), n.scalarLike(size, x));
   return n.binary(BinaryKind::Pow, sum, n.scalarLike(1 / p, x));
 }
 
@@ -97,8 +110,8 @@ static Value importGlobalMaxPool(Node &n) {
 static Value importGlobalLpPool(Node &n) {
   Value x = n.input(0);
   double p = n.getInt("p", 2);
-  Value power = n.binary(BinaryKind::Pow, n.unary(UnaryKind::Abs, x),
-                         n.scalarLike(p, x));
+  Value power =
+      n.binary(BinaryKind::Pow, n.unary(UnaryKind::Abs, x), n.scalarLike(p, x));
   return n.binary(BinaryKind::Pow,
                   n.reduce(ReduceKind::Sum, power, spatialAxes(x), true),
                   n.scalarLike(1 / p, x));

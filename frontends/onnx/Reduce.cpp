@@ -58,12 +58,6 @@ static Value neutral(Node &n, ReduceKind kind, ArrayRef<int64_t> shape,
 static Value reduce(Node &n, ReduceKind kind, const Reduction &r) {
   if (!r.x)
     return {};
-  // Booleans: max is or, min is and.
-  if (elementOf(r.x).isInteger(1)) {
-    Reduction wide = r;
-    wide.x = n.cast(r.x, n.builder.getI32Type());
-    return n.cast(reduce(n, kind, wide), elementOf(r.x));
-  }
   if (typeOf(r.x).getNumElements() == 0) {
     Shape shape;
     for (auto [index, dim] : llvm::enumerate(shapeOf(r.x)))
@@ -73,10 +67,17 @@ static Value reduce(Node &n, ReduceKind kind, const Reduction &r) {
         shape.push_back(1);
     return neutral(n, kind, shape, elementOf(r.x));
   }
+  // Booleans: max is or, min is and.
+  if (elementOf(r.x).isInteger(1)) {
+    Reduction wide = r;
+    wide.x = n.cast(r.x, n.builder.getI32Type());
+    return n.cast(reduce(n, kind, wide), elementOf(r.x));
+  }
   return n.reduce(kind, r.x, r.axes, r.keepDims);
 }
 
-template <ReduceKind kind> static Value importReduce(Node &n) {
+template <ReduceKind kind>
+static Value importReduce(Node &n) {
   auto r = reductionOf(n);
   return r ? reduce(n, kind, *r) : Value();
 }
@@ -123,15 +124,16 @@ static Value importReduceLogSumExp(Node &n) {
   Reduction top = *r;
   top.keepDims = true;
   Value shift = reduce(n, ReduceKind::Max, top);
-  shift = n.select(n.unary(UnaryKind::IsInf, shift), n.scalarLike(0, shift),
-                   shift);
+  shift =
+      n.select(n.unary(UnaryKind::IsInf, shift), n.scalarLike(0, shift), shift);
   Reduction sum = *r;
   sum.x = n.unary(UnaryKind::Exp, n.sub(r->x, shift));
   Value log = n.unary(UnaryKind::Log, reduce(n, ReduceKind::Sum, sum));
   return n.add(log, n.reshape(shift, shapeOf(log)));
 }
 
-template <ReduceKind kind> static Value importArgReduce(Node &n) {
+template <ReduceKind kind>
+static Value importArgReduce(Node &n) {
   auto axis = n.axis(n.getInt("axis", 0), rankOf(n.input(0)));
   if (!axis)
     return {};

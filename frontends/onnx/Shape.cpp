@@ -206,10 +206,9 @@ static Value importRange(Node &n) {
   for (int64_t i = 0; i < count; ++i) {
     double value = *start + i * *delta;
     auto floating = dyn_cast<FloatType>(element);
-    result.words.push_back(floating
-                               ? nn::wordOfFloat(value, floating)
-                               : nn::wrapWord(static_cast<int64_t>(value),
-                                              cast<IntegerType>(element)));
+    result.words.push_back(floating ? nn::wordOfFloat(value, floating)
+                                    : nn::wrapWord(static_cast<int64_t>(value),
+                                                   cast<IntegerType>(element)));
   }
   return n.constant(nn::writeElements(result));
 }

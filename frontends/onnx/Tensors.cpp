@@ -158,8 +158,8 @@ LogicalResult ModelFiles::open(Location loc, StringRef modelPath,
 // Types and sizes
 //===----------------------------------------------------------------------===//
 
-FailureOr<RankedTensorType>
-mgq::onnx::tensorType(Location loc, const TensorProto &tensor) {
+FailureOr<RankedTensorType> mgq::onnx::tensorType(Location loc,
+                                                  const TensorProto &tensor) {
   Type element = elementTypeOf(tensor.data_type(), loc.getContext());
   if (!element) {
     std::string name = TensorProto::DataType_IsValid(tensor.data_type())
@@ -173,8 +173,8 @@ mgq::onnx::tensorType(Location loc, const TensorProto &tensor) {
   for (int64_t dim : tensor.dims())
     if (dim < 0 || llvm::MulOverflow(count, std::max<int64_t>(dim, 1), count) ||
         count > (int64_t(1) << 48))
-      return emitError(loc) << "tensor '" << tensor.name()
-                            << "' has a dimension of " << dim;
+      return emitError(loc)
+             << "tensor '" << tensor.name() << "' has a dimension of " << dim;
   SmallVector<int64_t> shape(tensor.dims().begin(), tensor.dims().end());
   return RankedTensorType::get(shape, element);
 }
@@ -225,8 +225,7 @@ FailureOr<Home> ModelFiles::externalHome(Location loc,
   if (home.length != needed)
     return error() << "has " << home.length << " bytes, expected " << needed;
   if (!staysInside(home.file))
-    return error() << "is at '" << home.file
-                   << "', outside the model's folder";
+    return error() << "is at '" << home.file << "', outside the model's folder";
   SmallString<256> full(folder);
   path::append(full, home.file);
   fs::file_status status;
@@ -251,9 +250,8 @@ FailureOr<Home> ModelFiles::externalHome(Location loc,
   return home;
 }
 
-FailureOr<std::optional<Home>> ModelFiles::home(Location loc,
-                                                const TensorProto &tensor,
-                                                int64_t index) const {
+FailureOr<std::optional<Home>>
+ModelFiles::home(Location loc, const TensorProto &tensor, int64_t index) const {
   if (tensor.data_location() == TensorProto::EXTERNAL) {
     auto home = externalHome(loc, tensor);
     if (failed(home))
@@ -330,13 +328,12 @@ ModelFiles::value(Location loc, const TensorProto &tensor) const {
       return failure();
     SmallString<256> full(folder);
     path::append(full, home->file);
-    auto file = llvm::MemoryBuffer::getFileSlice(full, home->length,
-                                                 home->offset);
+    auto file =
+        llvm::MemoryBuffer::getFileSlice(full, home->length, home->offset);
     if (!file)
-      return emitError(loc)
-             << "external data of tensor '" << tensor.name()
-             << "' is needed to compile: cannot read '" << home->file
-             << "': " << file.getError().message();
+      return emitError(loc) << "external data of tensor '" << tensor.name()
+                            << "' is needed to compile: cannot read '"
+                            << home->file << "': " << file.getError().message();
     return fromBytes(*type, (*file)->getBuffer());
   }
   return inlineValue(loc, tensor);
@@ -351,10 +348,9 @@ FailureOr<DenseElementsAttr> mgq::onnx::inlineValue(Location loc,
     return emitError(loc) << "not supported yet: external data in an attribute";
   if (tensor.has_raw_data()) {
     if (static_cast<int64_t>(tensor.raw_data().size()) != byteSize(*type))
-      return emitError(loc)
-             << "tensor '" << tensor.name() << "' has "
-             << tensor.raw_data().size() << " bytes, expected "
-             << byteSize(*type);
+      return emitError(loc) << "tensor '" << tensor.name() << "' has "
+                            << tensor.raw_data().size() << " bytes, expected "
+                            << byteSize(*type);
     return fromBytes(*type, tensor.raw_data());
   }
   DenseElementsAttr attr = fromFields(*type, tensor);

@@ -5,8 +5,8 @@
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/Location.h"
-#include "llvm/Support/MemoryBuffer.h"
 #include "onnx-ml.pb.h"
+#include "llvm/Support/MemoryBuffer.h"
 #include <string>
 #include <vector>
 
@@ -30,9 +30,9 @@ public:
   /// that are not stored as raw little-endian bytes; an error is reported for
   /// bad references. A missing external file is no error: weights may come
   /// later.
-  mlir::FailureOr<std::optional<Home>>
-  home(mlir::Location loc, const ::onnx::TensorProto &tensor,
-       int64_t index) const;
+  mlir::FailureOr<std::optional<Home>> home(mlir::Location loc,
+                                            const ::onnx::TensorProto &tensor,
+                                            int64_t index) const;
 
   /// The tensor's value. External data must exist.
   mlir::FailureOr<mlir::DenseElementsAttr>

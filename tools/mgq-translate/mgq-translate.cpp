@@ -12,8 +12,8 @@ namespace cl = llvm::cl;
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
-  cl::opt<std::string> input(cl::Positional, cl::Required,
-                             cl::desc("<model.onnx>"));
+  cl::opt<std::string> input(cl::Positional, cl::desc("<model.onnx>"));
+  cl::opt<bool> listOps("list-ops", cl::desc("Print the operators it knows"));
   cl::opt<bool> import("import-onnx", cl::desc("ONNX to nn (the default)"));
   cl::list<std::string> dims("dim", cl::desc("Bind a symbolic dimension"),
                              cl::value_desc("NAME=N"));
@@ -22,8 +22,15 @@ int main(int argc, char **argv) {
   cl::opt<bool> inlineWeights("inline-weights",
                               cl::desc("Weights become constants"));
   cl::opt<bool> locations("mlir-print-debuginfo", cl::desc("Print locations"));
+  cl::opt<bool> generic("mlir-print-op-generic",
+                        cl::desc("Print the generic form"));
   cl::ParseCommandLineOptions(argc, argv, "imports an ONNX model\n");
 
+  if (listOps) {
+    for (llvm::StringRef name : mgq::onnx::supportedOperators())
+      llvm::outs() << name << "\n";
+    return 0;
+  }
   mgq::onnx::ImportOptions options;
   options.trainable.assign(trainable.begin(), trainable.end());
   options.inlineWeights = inlineWeights;
@@ -41,6 +48,8 @@ int main(int argc, char **argv) {
   mlir::OpPrintingFlags flags;
   if (locations)
     flags.enableDebugInfo(true, /*prettyForm=*/false);
+  if (generic)
+    flags.printGenericOpForm();
   module->print(llvm::outs(), flags);
   return 0;
 }
