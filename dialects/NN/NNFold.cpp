@@ -185,7 +185,7 @@ OpFoldResult GatherNDOp::fold(FoldAdaptor adaptor) {
   for (int64_t dim : shape.drop_front(batch + width))
     inner *= dim;
   int64_t count = width == 0 ? 0 : indices->type.getNumElements() / width;
-  if (count == 0)
+  if (count == 0 || batches == 0)
     return {};
   int64_t perBatch = input->type.getNumElements() / batches;
   Elements output{getType(), false, {}};

@@ -49,6 +49,8 @@ struct AttentionParts {
 /// Where query i may see key j by a test on i - j, as a constant.
 template <typename Test>
 static Value bandMask(Node &n, int64_t queries, int64_t keys, Test test) {
+  if (!n.fitsTable(queries, keys))
+    return {};
   auto type = RankedTensorType::get({queries, keys}, n.builder.getI1Type());
   Elements mask{type, false, {}};
   for (int64_t i = 0; i < queries; ++i)
@@ -134,7 +136,7 @@ static void addMasks(Node &n, AttentionParts &parts, int64_t past) {
 static Value scoresOutput(Node &n, const AttentionParts &parts) {
   int64_t mode = n.getInt("qk_matmul_output_mode", 0);
   auto q = shapeOf(parts.q), k = shapeOf(parts.k);
-  if (!parts.q || !parts.k || q.size() != 4 || k.size() != 4)
+  if (n.hasFailed() || q.size() != 4 || k.size() != 4)
     return {};
   int64_t group = q[1] / k[1], queries = q[2], keys = k[2];
   Value keysWide = parts.k;

@@ -44,6 +44,8 @@ static void clampBounds(int64_t dim, int64_t &start, int64_t &end,
     start += dim;
   if (end < 0)
     end += dim;
+  // A longer step than the dimension takes one element all the same.
+  step = std::clamp(step, -dim - 1, dim + 1);
   start = std::clamp(start, step > 0 ? low : 0, high);
   end = std::clamp(end, low, high);
   if (step > 0 ? end < start : end > start)
@@ -113,6 +115,9 @@ static Value importSplit(Node &n) {
   if (!sizes) {
     // The last part is smaller where the division leaves a rest.
     count = n.getInt("num_outputs", count);
+    if (count < 1 || count > n.proto.output_size())
+      return n.fail("splits into " + Twine(count) + " parts for " +
+                    Twine(n.proto.output_size()) + " outputs");
     int64_t part = (dim + count - 1) / count;
     sizes.emplace();
     for (int64_t i = 0; i < count; ++i)
@@ -256,6 +261,9 @@ static Value importPad(Node &n) {
       continue;
     if (size == 0)
       return n.fail("pads an empty dimension by mode '" + mode + "'");
+    if (!n.fitsTable(before[axis]) || !n.fitsTable(after[axis]) ||
+        !n.fitsTable(size))
+      return {};
     Shape indices;
     for (int64_t at = -before[axis]; at < size + after[axis]; ++at)
       indices.push_back(borderIndex(mode, at, size));
@@ -296,6 +304,8 @@ static Value importTrilu(Node &n) {
   }
   bool upper = n.getInt("upper", 1) != 0;
   int64_t rows = shapeOf(x)[rankOf(x) - 2], columns = shapeOf(x).back();
+  if (!n.fitsTable(rows, columns))
+    return {};
   auto type = RankedTensorType::get({rows, columns}, n.builder.getI1Type());
   Elements mask{type, false, {}};
   for (int64_t i = 0; i < rows; ++i)
@@ -316,6 +326,8 @@ static Value importOneHot(Node &n) {
     return {};
   // A negative index counts from the end.
   int64_t classes = depth->front();
+  if (!n.fitsTable(classes))
+    return {};
   Value zero = n.scalarLike(0, indices);
   indices = n.select(n.compare(ComparePredicate::Lt, indices, zero),
                      n.add(indices, n.scalarLike(classes, indices)), indices);
@@ -330,10 +342,13 @@ static Value importOneHot(Node &n) {
                   n.reshape(n.slice(values, 0, 0, 1), {}));
 }
 
+/// Larger blocks fit no picture, and their square would overflow.
+static constexpr int64_t kMaxBlock = 1 << 15;
+
 static Value importDepthToSpace(Node &n) {
   Value x = n.input(0);
   int64_t b = n.getInt("blocksize", 1);
-  if (rankOf(x) != 4 || b < 1 || shapeOf(x)[1] % (b * b) != 0)
+  if (rankOf(x) != 4 || b < 1 || b > kMaxBlock || shapeOf(x)[1] % (b * b) != 0)
     return n.fail("has channels that blocks of " + Twine(b) + " do not divide");
   auto d = shapeOf(x);
   int64_t batch = d[0], c = d[1] / (b * b), h = d[2], w = d[3];
@@ -348,7 +363,7 @@ static Value importDepthToSpace(Node &n) {
 static Value importSpaceToDepth(Node &n) {
   Value x = n.input(0);
   int64_t b = n.getInt("blocksize", 1);
-  if (rankOf(x) != 4 || b < 1 || shapeOf(x)[2] % b != 0 ||
+  if (rankOf(x) != 4 || b < 1 || b > kMaxBlock || shapeOf(x)[2] % b != 0 ||
       shapeOf(x)[3] % b != 0)
     return n.fail("has a picture that blocks of " + Twine(b) +
                   " do not divide");

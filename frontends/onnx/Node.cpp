@@ -146,6 +146,17 @@ std::optional<int64_t> Node::axis(int64_t axis, int64_t rank) {
   return std::nullopt;
 }
 
+bool Node::fitsTable(int64_t rows, int64_t columns) {
+  constexpr int64_t maxElements = int64_t(1) << 26;
+  int64_t count;
+  if (rows >= 0 && columns >= 0 && !llvm::MulOverflow(rows, columns, count) &&
+      count <= maxElements)
+    return true;
+  fail("not supported yet: a table of " + Twine(rows) + " x " + Twine(columns) +
+       " elements");
+  return false;
+}
+
 MaybeInts Node::axes(MaybeInts given, int64_t rank) {
   SmallVector<int64_t> result;
   if (!given || given->empty())

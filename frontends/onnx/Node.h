@@ -94,6 +94,9 @@ public:
 
   /// Counts a negative axis from the end; reports one out of range.
   std::optional<int64_t> axis(int64_t axis, int64_t rank);
+  /// Whether the importer may compute a table of so many elements; reports if
+  /// not.
+  bool fitsTable(int64_t rows, int64_t columns = 1);
   /// Sorted, positive axes; all of them for none.
   MaybeInts axes(MaybeInts axes, int64_t rank);
 

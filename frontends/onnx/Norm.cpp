@@ -242,8 +242,9 @@ static Value importLRN(Node &n) {
   Value x = n.input(0);
   int64_t size = n.getInt("size", 1),
           channels = rankOf(x) > 1 ? shapeOf(x)[1] : 0;
-  if (channels == 0 || size < 1)
-    return n.fail("has no channels");
+  if (channels == 0 || size < 1 || size > 4096)
+    return n.fail("has a window of " + Twine(size) + " over " +
+                  Twine(channels) + " channels");
   Shape before(rankOf(x), 0), after(rankOf(x), 0), interior(rankOf(x), 0);
   before[1] = (size - 1) / 2;
   after[1] = size - 1 - before[1];

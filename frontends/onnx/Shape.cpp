@@ -197,10 +197,11 @@ static Value importRange(Node &n) {
   if (*delta == 0)
     return n.fail("has a step of 0");
   double span = std::ceil((*limit - *start) / *delta);
+  if (!(span < 1e9))
+    return n.fail("not supported yet: so many elements");
   int64_t count = std::max(0.0, span);
-  constexpr int64_t maxCount = int64_t(1) << 24;
-  if (count > maxCount)
-    return n.fail("not supported yet: " + Twine(count) + " elements");
+  if (!n.fitsTable(count))
+    return {};
   Type element = elementOf(n.input(0));
   Elements result{RankedTensorType::get({count}, element), false, {}};
   for (int64_t i = 0; i < count; ++i) {
@@ -223,6 +224,8 @@ static Value importEyeLike(Node &n) {
   if (!element)
     return n.fail("not supported yet: element type of the result");
   int64_t rows = shapeOf(x)[0], columns = shapeOf(x)[1], k = n.getInt("k", 0);
+  if (!n.fitsTable(rows, columns))
+    return {};
   auto type = RankedTensorType::get({rows, columns}, n.builder.getI1Type());
   Elements eye{type, false, std::vector<uint64_t>(rows * columns, 0)};
   for (int64_t i = 0; i < rows; ++i)
