@@ -18,24 +18,28 @@ static Value importUnary(Node &n) {
   return n.unary(kind, n.input(0));
 }
 
-/// Reports the broadcasting of operator sets before 7, which had an axis.
-static bool hasOldBroadcast(Node &n) {
+/// The second operand. Before operator set 7 an attribute says at which
+/// dimension of the first one it starts.
+static Value secondOperand(Node &n) {
+  Value a = n.input(0), b = n.input(1);
   if (n.opset >= 7 || !n.attribute("axis"))
-    return false;
-  n.fail("not supported yet: broadcasting along an axis (operator set " +
-         Twine(n.opset) + "); supported: operator set 7 and later");
-  return true;
+    return b;
+  auto axis = n.axis(n.getInt("axis", 0), rankOf(a));
+  if (!axis || *axis + rankOf(b) > rankOf(a))
+    return n.fail("has operands that do not broadcast");
+  Shape shape(shapeOf(b));
+  shape.append(rankOf(a) - *axis - rankOf(b), 1);
+  return n.reshape(b, shape);
 }
 
 template <BinaryKind kind>
 static Value importBinary(Node &n) {
-  return hasOldBroadcast(n) ? Value() : n.binary(kind, n.input(0), n.input(1));
+  return n.binary(kind, n.input(0), secondOperand(n));
 }
 
 template <ComparePredicate predicate>
 static Value importCompare(Node &n) {
-  return hasOldBroadcast(n) ? Value()
-                            : n.compare(predicate, n.input(0), n.input(1));
+  return n.compare(predicate, n.input(0), secondOperand(n));
 }
 
 /// Sum, Max, Min of any number of inputs, in order.
@@ -167,8 +171,14 @@ static Value importLeakyRelu(Node &n) {
 }
 
 static Value importPRelu(Node &n) {
-  Value x = n.input(0);
-  return positiveOr(n, x, n.mul(n.input(1), x));
+  Value x = n.input(0), slope = n.input(1);
+  // Before operator set 7 there was one slope per channel.
+  if (n.opset < 7 && rankOf(slope) == 1 && rankOf(x) > 2) {
+    Shape shape(rankOf(x) - 1, 1);
+    shape[0] = shapeOf(slope)[0];
+    slope = n.reshape(slope, shape);
+  }
+  return positiveOr(n, x, n.mul(slope, x));
 }
 
 static Value importElu(Node &n) {

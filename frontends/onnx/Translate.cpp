@@ -1,4 +1,4 @@
-//===- mgq-translate.cpp - Shows what the ONNX importer builds ------------===//
+//===- Translate.cpp - mgq-translate shows what the importer builds ---------===//
 
 #include "frontends/onnx/Import.h"
 
