@@ -1,4 +1,5 @@
-//===- Translate.cpp - mgq-translate shows what the importer builds ---------===//
+//===- Translate.cpp - mgq-translate shows imported IR
+//---------------------===//
 
 #include "frontends/onnx/Import.h"
 
