@@ -6,8 +6,9 @@
 // value as its capacity (as in "Rematerialization" of AOTAutograd's min-cut
 // partitioner). Capacities:
 //
-//   a parameter                     0, it stays in memory anyway
-//   an operand or a result          half its bytes: a neighbour keeps it too
+//   a parameter, an integer operand 0, they stay in memory anyway (integers
+//                                   follow from the model's inputs)
+//   another operand, a result       half its bytes: a neighbour keeps it too
 //   another value                   its bytes
 //   and a little more for views and pieces of a gradient
 //
@@ -131,7 +132,8 @@ bool ResidualCut::mayRunAgain(Operation *op) const {
 int64_t ResidualCut::price(Value value) const {
   constexpr int64_t kUnit = 16;
   if (auto argument = dyn_cast<BlockArgument>(value)) {
-    if (params.test(argument.getArgNumber()) || recompute == Recompute::Full)
+    if (params.test(argument.getArgNumber()) || !isFloat(argument) ||
+        recompute == Recompute::Full)
       return 0;
     return bytesOf(value) * kUnit / 2;
   }
