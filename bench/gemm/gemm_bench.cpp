@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
       shape.lda = variant.transposedA ? m : k;
       shape.ldb = variant.layout == BLayout::transposed ? k : n;
       shape.ldc = n;
-      shape.chooseChunks(family, variant.layout == BLayout::packed);
+      shape.chooseChunks(family, variant.transposedA, variant.layout);
       auto fields = shape.getFields();
       auto *gemm = jit.find<GemmFn>(variant.name);
       const float *right = variant.layout == BLayout::packed ? packed : b;

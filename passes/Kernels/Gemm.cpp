@@ -28,13 +28,14 @@ static constexpr int64_t kTilesWithoutPacking = 2;
 /// Columns of B that are packed at a time. A transposed A is packed once per
 /// such block, so it gets wider ones and lower row blocks.
 static int64_t columnBlock(const CpuFamily &family, bool transposedA) {
-  return transposedA ? 192 : 4 * family.panel() <= 64 ? 96 : 128;
+  return transposedA ? 192 : family.lanes == 8 ? 96 : 128;
 }
 static int64_t rowBlock(const CpuFamily &family, bool transposedA) {
   return transposedA ? 120 : family.rowBlock;
 }
 
-void GemmShape::chooseChunks(const CpuFamily &family, bool packedB) {
+void GemmShape::chooseChunks(const CpuFamily &family, bool transposedA,
+                             BLayout layoutB) {
   // About 10 us: less is not worth waking a thread for.
   constexpr double kSmall = 1e6;
   chunkM = std::max<int64_t>(m, 1);
@@ -42,20 +43,21 @@ void GemmShape::chooseChunks(const CpuFamily &family, bool packedB) {
   double flops = 2.0 * m * n * std::max<int64_t>(k, 1);
   if (flops <= kSmall)
     return;
-  // Columns in chunks of 96 (balanced, whole panels), more where that is small.
+  // Columns in chunks (balanced, whole panels), more where that is small.
+  const int64_t columns = transposedA ? 192 : 96;
   int64_t panel = family.panel();
   auto balance = [](int64_t size, int64_t parts, int64_t unit) {
     return llvm::alignTo(llvm::divideCeil(size, std::max<int64_t>(parts, 1)),
                          unit);
   };
-  int64_t parts = std::min<int64_t>(llvm::divideCeil(n, 96),
+  int64_t parts = std::min<int64_t>(llvm::divideCeil(n, columns),
                                     std::max<int64_t>(1, flops / kSmall));
   chunkN = balance(n, parts, panel);
   // Rows are cut too where columns give few chunks; each pack B again, so they
   // are high unless there is nothing to pack.
   constexpr int64_t kChunks = 32;
   int64_t chunks = batch * llvm::divideCeil(n, chunkN);
-  int64_t lowest = packedB ? 64 : 128;
+  int64_t lowest = layoutB == BLayout::packed ? 64 : 128;
   if (chunks < kChunks && m >= 2 * lowest) {
     double chunkFlops = flops / llvm::divideCeil(n, chunkN);
     int64_t most = std::min<int64_t>(
@@ -153,16 +155,16 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB) {
           });
         };
         auto pack = [&] {
-          kb.forLoop(kb.i(0), columns, panel, [&](Val j) {
-            Val width = kb.min(columns - j, kb.i(panel));
-            Val target = kb.at(panels, j * depth);
-            if (layoutB == BLayout::transposed)
-              kb.call(getTranspose(), {kb.at(b, (column + j) * ldb + k0), ldb,
-                                       width, depthHere, target, kb.i(panel)});
-            else
-              kb.call(getPack(), {kb.at(b, k0 * ldb + column + j), ldb,
-                                  depthHere, width, target});
-          });
+          if (layoutB == BLayout::rows)
+            kb.call(getPack(), {kb.at(b, k0 * ldb + column), ldb, depthHere,
+                                columns, panels, kb.i(depth * panel)});
+          else
+            kb.forLoop(kb.i(0), columns, panel, [&](Val j) {
+              Val width = kb.min(columns - j, kb.i(panel));
+              kb.call(getTranspose(),
+                      {kb.at(b, (column + j) * ldb + k0), ldb, width, depthHere,
+                       kb.at(panels, j * depth), kb.i(panel)});
+            });
           multiply(panels, kb.i(panel), kb.i(depth * panel));
         };
         if (layoutB == BLayout::packed)
@@ -214,8 +216,8 @@ LLVM::LLVMFuncOp GemmBuilder::getPackB(bool transposedB) {
         Val width = kb.min(n - column, kb.i(panel));
         Val target = kb.at(pointer(1), column * k);
         if (!transposedB) {
-          kb.call(getPack(),
-                  {kb.at(pointer(0), column), ldb, k, width, target});
+          kb.call(getPack(), {kb.at(pointer(0), column), ldb, k, width, target,
+                              k * panel});
           return;
         }
         // The transposition leaves the last vector out if no row is there.

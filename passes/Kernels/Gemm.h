@@ -19,6 +19,9 @@
 
 namespace mgq::kernels {
 
+/// How B [k][n] lies in memory: as it is, as [n][k], or in panels.
+enum class BLayout { rows, transposed, packed };
+
 /// The order is that of the table in memory.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
@@ -29,15 +32,12 @@ struct GemmShape {
   int64_t chunkM = 0, chunkN = 0;
 
   /// Sets chunkM and chunkN.
-  void chooseChunks(const CpuFamily &family, bool packedB);
+  void chooseChunks(const CpuFamily &family, bool transposedA, BLayout layoutB);
   llvm::SmallVector<int64_t> getFields() const {
     return {m,     n,       k,       lda,     ldb,    ldc,
             batch, strideA, strideB, strideC, chunkM, chunkN};
   }
 };
-
-/// How B [k][n] lies in memory: as it is, as [n][k], or in panels.
-enum class BLayout { rows, transposed, packed };
 
 class GemmBuilder : public GemmKernels {
 public:

@@ -226,28 +226,33 @@ LLVM::LLVMFuncOp GemmKernels::getTranspose() {
 
 LLVM::LLVMFuncOp GemmKernels::getPack() {
   Type ptr = kb.ptr(), i64 = kb.i64();
-  SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr};
+  SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr, i64};
   return kb.function("mgq_pack", arguments, [&](Vals args) {
     Val source = args[0], ld = args[1], rows = args[2], columns = args[3],
-        target = args[4];
+        target = args[4], panelStride = args[5];
     const int64_t lanes = family.lanes, panel = family.panel();
-    auto copy = [&](function_ref<Val(Val, int64_t)> load) {
-      kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
-        for (int64_t j = 0; j < panel; j += lanes)
-          kb.store(load(kb.at(source, row * ld + j), j),
-                   kb.at(target, row * panel + j));
-      });
+    // Rows outside: each is read in one go.
+    Val panels = columns / panel, rest = columns % panel;
+    auto copy = [&](Val row, Val index, function_ref<Val(Val, int64_t)> load) {
+      Val from = kb.at(source, row * ld + index * panel);
+      Val to = kb.at(target, index * panelStride + row * panel);
+      for (int64_t j = 0; j < panel; j += lanes)
+        kb.store(load(kb.at(from, j), j / lanes), kb.at(to, j));
     };
-    kb.ifThen(
-        columns >= panel,
-        [&] { copy([&](Val at, int64_t) { return kb.load(kb.vec(), at); }); },
-        [&] {
-          SmallVector<Val> masks;
-          for (int64_t j = 0; j < panel; j += lanes)
-            masks.push_back(kb.laneMask(columns - j));
-          copy([&](Val at, int64_t j) {
-            return kb.maskedLoad(at, masks[j / lanes]);
-          });
-        });
+    kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
+      kb.forLoop(kb.i(0), panels, 1, [&](Val index) {
+        copy(row, index,
+             [&](Val at, int64_t) { return kb.load(kb.vec(), at); });
+      });
+    });
+    kb.ifThen(rest > 0, [&] {
+      SmallVector<Val> masks;
+      for (int64_t j = 0; j < panel; j += lanes)
+        masks.push_back(kb.laneMask(rest - j));
+      kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
+        copy(row, panels,
+             [&](Val at, int64_t j) { return kb.maskedLoad(at, masks[j]); });
+      });
+    });
   });
 }

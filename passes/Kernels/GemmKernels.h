@@ -52,8 +52,8 @@ public:
   /// the vector's length.
   mlir::LLVM::LLVMFuncOp getTranspose();
 
-  /// pack(source, ld, rows, columns, target): copies up to panel() columns to
-  /// rows of panel() elements, filled up with zeros.
+  /// pack(source, ld, rows, columns, target, panelStride): copies columns to
+  /// panels, [rows][panel()] at target + j * panelStride, filled up with zeros.
   mlir::LLVM::LLVMFuncOp getPack();
 
 private:

@@ -111,6 +111,8 @@ LLVM::LLVMFuncOp KernelBuilder::function(StringRef name,
   auto function =
       LLVM::LLVMFuncOp::create(b, loc, name, type, LLVM::Linkage::Internal);
   symbols.insert(function);
+  // Frames are large; inlined they would add up.
+  function.setNoInline(true);
   Block *entry = function.addEntryBlock(b);
   b.setInsertionPointToStart(entry);
   body(wrap(entry->getArguments()));

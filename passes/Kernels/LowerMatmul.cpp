@@ -116,7 +116,7 @@ static void lowerMatmul(kern::MatmulOp op, KernelCalls &calls,
   BLayout layout = b->transposed ? BLayout::transposed : BLayout::rows;
   if (packedWeights.contains(op.getRhs()))
     layout = BLayout::packed;
-  shape.chooseChunks(calls.getFamily(), layout == BLayout::packed);
+  shape.chooseChunks(calls.getFamily(), a->transposed, layout);
 
   LLVM::LLVMFuncOp gemm = calls.getGemms().getGemm(a->transposed, layout);
   calls.replace(op, "kern_matmul", gemm, {a->buffer, b->buffer, c->buffer},

@@ -46,7 +46,9 @@ struct Family {
         for (MaskKind mask :
              {MaskKind::none, MaskKind::boolean, MaskKind::additive})
           for (bool byQuery : {false, true}) {
-            if ((softcap && causal) || (byQuery && mask == MaskKind::none))
+            if (byQuery && (softcap || mask == MaskKind::none))
+              continue;
+            if (softcap && causal)
               continue;
             attention.getForward({causal, softcap, mask, byQuery});
             attention.getBackward({causal, softcap, mask, byQuery});

@@ -104,7 +104,7 @@ void Gemm::check(const Case &c, bool transposedA, BLayout layout) {
   shape.strideA = sizeA;
   shape.strideB = c.sharedB ? 0 : sizeB;
   shape.strideC = c.m * shape.ldc;
-  shape.chooseChunks(family->family, layout == BLayout::packed);
+  shape.chooseChunks(family->family, transposedA, layout);
   if (c.chunkM)
     shape.chunkM = c.chunkM;
   if (c.chunkN)
