@@ -29,10 +29,11 @@ namespace {
 struct Attention {
   MatmulOp scores, output;
   double scale = 1, softcap = 0;
-  /// The mask, what it is joined with (for its shape), and how.
-  Value mask, masked;
-  enum { None, Added, Selected } masking = None;
-  /// select(mask, s, hidden) where it is true, or where it is false.
+  /// Added masks, each with the scores after it (for their shape).
+  SmallVector<std::pair<Value, Value>, 2> added;
+  /// The condition of select(condition, s, hidden) after all of them, if any,
+  /// with the scores after it.
+  Value condition, selected;
   bool hiddenWhereTrue = false;
   double hidden = 0;
   /// Leading dimensions of the scores.
@@ -64,8 +65,8 @@ static Value skipViews(Value value) {
 }
 
 /// Whether a product of matrices stands behind scales, caps and views.
-static bool leadsToProduct(Value value) {
-  for (int depth = 0; depth < 16; ++depth) {
+static bool leadsToProduct(Value value, int depth = 0) {
+  for (; depth < 16; ++depth) {
     value = skipViews(value);
     if (value.getDefiningOp<MatmulOp>())
       return true;
@@ -73,30 +74,21 @@ static bool leadsToProduct(Value value) {
       value = scaled->input;
     else if (UnaryOp tanh = definedBy(value, UnaryKind::Tanh))
       value = tanh.getInput();
+    else if (BinaryOp add = definedBy(value, BinaryKind::Add))
+      // Another mask: of one of the two operands, not of both.
+      return leadsToProduct(add.getLhs(), depth + 1) !=
+             leadsToProduct(add.getRhs(), depth + 1);
     else
       return false;
   }
   return false;
 }
 
-/// Takes a mask off the scores.
-static Value takeMask(Value scores, Attention &found) {
+/// Takes a selecting mask, which comes last, off the scores.
+static Value takeSelect(Value scores, Attention &found) {
   scores = skipViews(scores);
-  if (!scores.hasOneUse())
-    return scores;
-  if (BinaryOp add = definedBy(scores, BinaryKind::Add)) {
-    Value rest = add.getLhs(), mask = add.getRhs();
-    if (!leadsToProduct(rest))
-      std::swap(rest, mask);
-    if (shapeOf(rest) != shapeOf(scores))
-      return scores;
-    found.mask = mask;
-    found.masked = scores;
-    found.masking = Attention::Added;
-    return rest;
-  }
   auto select = scores.getDefiningOp<SelectOp>();
-  if (!select)
+  if (!select || !scores.hasOneUse())
     return scores;
   auto onTrue = splatConstant(select.getOnTrue());
   auto onFalse = splatConstant(select.getOnFalse());
@@ -107,11 +99,27 @@ static Value takeMask(Value scores, Attention &found) {
   // A number this large swallows any score that it is added to.
   if (found.hidden > -1e9)
     return scores;
-  found.mask = select.getCondition();
-  found.masked = scores;
-  found.masking = Attention::Selected;
+  found.condition = select.getCondition();
+  found.selected = scores;
   found.hiddenWhereTrue = bool(onTrue);
   return rest;
+}
+
+/// Takes added masks off the scores.
+static Value takeAdded(Value scores, Attention &found) {
+  while (true) {
+    scores = skipViews(scores);
+    BinaryOp add = definedBy(scores, BinaryKind::Add);
+    if (!add || !scores.hasOneUse())
+      return scores;
+    Value rest = add.getLhs(), mask = add.getRhs();
+    if (!leadsToProduct(rest))
+      std::swap(rest, mask);
+    if (shapeOf(rest) != shapeOf(scores))
+      return scores;
+    found.added.push_back({mask, scores});
+    scores = rest;
+  }
 }
 
 /// Takes scales and a cap off the scores.
@@ -166,13 +174,15 @@ static FailureOr<Attention> matchAttention(MatmulOp output) {
   if (!softmax ||
       int64_t(softmax.getAxis()) + 1 != typeOf(softmax.getResult()).getRank())
     return failure();
-  Value scores = takeMask(softmax.getInput(), found);
+  Value scores = takeSelect(softmax.getInput(), found);
+  scores = takeAdded(scores, found);
   scores = takeScales(scores, found);
   found.scores = scores.getDefiningOp<MatmulOp>();
   if (!found.scores || !scores.hasOneUse())
     return failure();
-  Value candidates[] = {found.masked ? found.masked : scores,
-                        softmax.getInput(), scores, output.getLhs()};
+  SmallVector<Value> candidates{softmax.getInput(), scores, output.getLhs()};
+  for (auto &[mask, masked] : found.added)
+    candidates.push_back(masked);
   auto shape = shapeOf(scores);
   for (Value candidate : candidates)
     if (shapeOf(candidate).size() == 4) {
@@ -230,7 +240,9 @@ struct AttentionFromParts : OpRewritePattern<MatmulOp> {
         headsOf(k, batch, heads) != headsOf(v, batch, heads))
       return rewriter.notifyMatchFailure(op, "operands broadcast");
     // attention has no gradient of its mask.
-    if (found->mask && dependsOnParam(found->mask))
+    if (llvm::any_of(found->added,
+                     [](auto &mask) { return dependsOnParam(mask.first); }) ||
+        (found->condition && dependsOnParam(found->condition)))
       return rewriter.notifyMatchFailure(op, "mask depends on a parameter");
 
     Location loc = op.getLoc();
@@ -306,36 +318,46 @@ private:
   /// The mask as attention takes it: boolean where hidden rows give zeros.
   static Value buildMask(PatternRewriter &rewriter, Location loc,
                          const Attention &found) {
-    if (found.masking == Attention::None)
-      return {};
-    Value mask = found.mask;
-    bool isBoolean = false, invert = false;
-    auto select = mask.getDefiningOp<SelectOp>();
-    if (found.masking == Attention::Selected) {
-      isBoolean = std::isinf(found.hidden);
-      invert = found.hiddenWhereTrue;
-      if (!isBoolean) {
-        auto type = typeOf(found.masked).getElementType();
-        Value hidden = scalar(rewriter, loc, type, found.hidden);
-        Value seen = scalar(rewriter, loc, type, 0);
-        mask = SelectOp::create(rewriter, loc, mask, invert ? hidden : seen,
-                                invert ? seen : hidden);
-      }
-    } else if (select) {
-      auto onTrue = splatConstant(select.getOnTrue());
-      auto onFalse = splatConstant(select.getOnFalse());
-      if (onTrue && onFalse &&
-          shapeOf(select.getCondition()) == shapeOf(mask)) {
-        invert = *onFalse == 0 && std::isinf(*onTrue) && *onTrue < 0;
-        isBoolean =
-            invert || (*onTrue == 0 && std::isinf(*onFalse) && *onFalse < 0);
-        if (isBoolean)
-          mask = select.getCondition();
-      }
+    Value sum;
+    for (auto &[mask, masked] : llvm::reverse(found.added)) {
+      Value boolean = found.added.size() == 1 && !found.condition
+                          ? matchBoolean(rewriter, loc, mask)
+                          : Value();
+      Value aligned = alignMask(rewriter, loc, boolean ? boolean : mask,
+                                shapeOf(masked).size(), found);
+      sum = sum ? BinaryOp::create(rewriter, loc, BinaryKind::Add, sum, aligned)
+                : aligned;
     }
-    if (isBoolean && invert)
-      mask = UnaryOp::create(rewriter, loc, UnaryKind::Not, mask);
-    return alignMask(rewriter, loc, mask, found);
+    if (!found.condition)
+      return sum;
+    Value condition = alignMask(rewriter, loc, found.condition,
+                                shapeOf(found.selected).size(), found);
+    bool invert = found.hiddenWhereTrue;
+    if (!sum && std::isinf(found.hidden))
+      return invert ? UnaryOp::create(rewriter, loc, UnaryKind::Not, condition)
+                    : condition;
+    Type type = typeOf(found.selected).getElementType();
+    Value hidden = scalar(rewriter, loc, type, found.hidden);
+    Value seen = sum ? sum : scalar(rewriter, loc, type, 0);
+    return SelectOp::create(rewriter, loc, condition, invert ? hidden : seen,
+                            invert ? seen : hidden);
+  }
+
+  /// For an added mask of 0 and -inf: where it is 0. Else null.
+  static Value matchBoolean(PatternRewriter &rewriter, Location loc,
+                            Value mask) {
+    auto select = mask.getDefiningOp<SelectOp>();
+    if (!select || shapeOf(select.getCondition()) != shapeOf(mask))
+      return nullptr;
+    auto onTrue = splatConstant(select.getOnTrue());
+    auto onFalse = splatConstant(select.getOnFalse());
+    constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    if (onTrue == 0.0 && onFalse == kHidden)
+      return select.getCondition();
+    if (onTrue == kHidden && onFalse == 0.0)
+      return UnaryOp::create(rewriter, loc, UnaryKind::Not,
+                             select.getCondition());
+    return nullptr;
   }
 
   static Value scalar(PatternRewriter &rewriter, Location loc, Type type,
@@ -346,12 +368,13 @@ private:
                                rewriter.getFloatAttr(type, value)));
   }
 
-  /// Gives a mask of [batch * heads] matrices the leading dimensions [batch,
-  /// heads], so that it broadcasts to the scores.
+  /// Gives a mask of [batch * heads] matrices, joined with scores of rank 3,
+  /// the leading dimensions [batch, heads], so that it broadcasts to the
+  /// scores.
   static Value alignMask(PatternRewriter &rewriter, Location loc, Value mask,
-                         const Attention &found) {
+                         size_t scoresRank, const Attention &found) {
     auto shape = shapeOf(mask);
-    if (shapeOf(found.masked).size() != 3 || shape.size() != 3)
+    if (scoresRank != 3 || shape.size() != 3)
       return mask;
     if (shape[0] == 1)
       return reshapeTo(rewriter, loc, mask, shape.drop_front());

@@ -152,3 +152,23 @@ func.func @weights_wanted(%q: tensor<2x4x3x8xf32>, %k: tensor<2x4x5x8xf32>, %v: 
   %3 = nn.matmul %2, %v : (tensor<2x4x3x5xf32>, tensor<2x4x5x8xf32>) -> tensor<2x4x3x8xf32>
   return %3, %2 : tensor<2x4x3x8xf32>, tensor<2x4x3x5xf32>
 }
+
+// -----
+
+// Linear biases over [batch * heads] and a mask over [batch, heads]: their sum.
+// CHECK-LABEL: @two_masks
+// CHECK-DAG: %[[B:.*]] = nn.reshape %arg3 : (tensor<8x1x5xf32>) -> tensor<2x4x1x5xf32>
+// CHECK: %[[M:.*]] = nn.binary add %[[B]], %arg4
+// CHECK: nn.attention %{{.*}}, %{{.*}}, %{{.*}} mask %[[M]] {scale = 5.000000e-01 : f64}
+func.func @two_masks(%q: tensor<8x3x8xf32>, %k: tensor<8x5x8xf32>, %v: tensor<8x5x8xf32>, %b: tensor<8x1x5xf32>, %m: tensor<2x1x3x5xf32>) -> tensor<8x3x8xf32> {
+  %s = nn.constant dense<0.5> : tensor<f32>
+  %0 = nn.matmul %q, %k transpose_b : (tensor<8x3x8xf32>, tensor<8x5x8xf32>) -> tensor<8x3x5xf32>
+  %1 = nn.binary mul %0, %s : (tensor<8x3x5xf32>, tensor<f32>) -> tensor<8x3x5xf32>
+  %2 = nn.binary add %1, %b : (tensor<8x3x5xf32>, tensor<8x1x5xf32>) -> tensor<8x3x5xf32>
+  %3 = nn.reshape %2 : (tensor<8x3x5xf32>) -> tensor<2x4x3x5xf32>
+  %4 = nn.binary add %3, %m : (tensor<2x4x3x5xf32>, tensor<2x1x3x5xf32>) -> tensor<2x4x3x5xf32>
+  %5 = nn.softmax %4 axis 3 : (tensor<2x4x3x5xf32>) -> tensor<2x4x3x5xf32>
+  %6 = nn.reshape %5 : (tensor<2x4x3x5xf32>) -> tensor<8x3x5xf32>
+  %7 = nn.matmul %6, %v : (tensor<8x3x5xf32>, tensor<8x5x8xf32>) -> tensor<8x3x8xf32>
+  return %7 : tensor<8x3x8xf32>
+}
