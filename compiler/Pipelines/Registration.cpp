@@ -6,6 +6,7 @@
 #include "dialects/NN/NN.h"
 #include "dialects/Pipe/Pipe.h"
 #include "passes/Kernels/Passes.h"
+#include "passes/Kernels/Pipeline.h"
 #include "passes/NN/Passes.h"
 #include "passes/Pipe/Passes.h"
 
@@ -53,6 +54,7 @@ void mgq::registerDialects(DialectRegistry &registry) {
                   vector::VectorDialect>();
 
   // Bufferization.
+  kern::registerBufferization(registry);
   arith::registerBufferizableOpInterfaceExternalModels(registry);
   bufferization::func_ext::registerBufferizableOpInterfaceExternalModels(
       registry);
@@ -77,5 +79,6 @@ void mgq::registerDialects(DialectRegistry &registry) {
 void mgq::registerPasses() {
   nn::registerNNPasses();
   kernels::registerKernelsPasses();
+  kernels::registerCpuKernelPipeline();
   pipe::registerPipePasses();
 }

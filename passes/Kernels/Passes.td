@@ -4,7 +4,89 @@
 include "mlir/Pass/PassBase.td"
 
 def ConvertNNToLinalgPass : Pass<"convert-nn-to-linalg", "::mlir::ModuleOp"> {
-  let summary = "Lower nn ops of layer functions to linalg, arith and math on tensors";
+  let summary = "Lower nn ops of layer functions to linalg and kern on tensors";
+  let description = [{
+    Elementwise ops, moves and reductions become linalg.generic, so that they
+    fuse; products become kern.matmul; everything else becomes kern.loops, code
+    on buffers. f16 and bf16 values are computed in f32.
+  }];
+  let options = [
+    Option<"fusedAttention", "fused-attention", "bool", /*default=*/"false",
+           "Keep f32 attention whole, as kern.attention and kern.attention_grad">
+  ];
+  let dependentDialects = [
+    "::mgq::kern::KernDialect", "::mlir::arith::ArithDialect",
+    "::mlir::func::FuncDialect", "::mlir::linalg::LinalgDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::math::MathDialect",
+    "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect",
+    "::mlir::tensor::TensorDialect"
+  ];
+}
+
+def FuseElementwisePass : Pass<"kern-fuse-elementwise", "::mlir::ModuleOp"> {
+  let summary = "Fuse elementwise linalg ops into their one user";
+  let description = [{
+    A value with several users is computed once, unless it only expands
+    something smaller.
+  }];
+  let dependentDialects = ["::mlir::linalg::LinalgDialect", "::mlir::tensor::TensorDialect"];
+}
+
+def PassDestinationsPass : Pass<"kern-pass-destinations", "::mlir::ModuleOp"> {
+  let summary = "Turn results of layer functions into memref arguments";
+  let description = [{
+    Operands become memrefs too; the body stays on tensors for
+    one-shot-bufferize, which needs no function boundaries then.
+  }];
+  let dependentDialects = ["::mlir::bufferization::BufferizationDialect", "::mlir::memref::MemRefDialect"];
+}
+
+def LowerLoopsPass : Pass<"kern-lower-loops", "::mlir::ModuleOp"> {
+  let summary = "Lower linalg, kern.matmul, kern.loops and copies on memrefs to loops";
+  let description = [{
+    scf.parallel outermost, scf.for inside, one contiguous dimension innermost.
+  }];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::math::MathDialect",
+    "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect"
+  ];
+}
+
+def OutlinePass : Pass<"kern-outline", "::mlir::ModuleOp"> {
+  let summary = "Move each top-level loop nest of a layer into a function that threads run in chunks";
+  let description = [{
+    Buffers are noalias arguments there. The number of chunks depends on the
+    work, which static shapes give, never on the number of threads.
+  }];
+  let dependentDialects = [
+    "::mgq::kern::KernDialect", "::mlir::arith::ArithDialect", "::mlir::scf::SCFDialect"
+  ];
+}
+
+def PlanScratchPass : Pass<"kern-plan-scratch", "::mlir::ModuleOp"> {
+  let summary = "Place a layer's temporary buffers in one scratch argument";
+  let description = [{
+    Buffers that do not live at the same time share memory. The size is
+    `nn.scratch_bytes` on the function.
+  }];
+  let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::memref::MemRefDialect"];
+}
+
+def ExpandMathPass : Pass<"kern-expand-math", "::mlir::ModuleOp"> {
+  let summary = "Expand math functions to polynomials or calls of libm, bf16 conversions to bit operations";
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::func::FuncDialect",
+    "::mlir::math::MathDialect", "::mlir::vector::VectorDialect"
+  ];
+}
+
+def ConvertKernToLLVMPass : Pass<"convert-kern-to-llvm", "::mlir::ModuleOp"> {
+  let summary = "Convert layer functions and their nests to LLVM dialect functions of the kernel ABI";
+  let options = [
+    Option<"cpu", "cpu", "std::string", "\"native\"",
+           "CPU the code is for: native, x86-64-v3, x86-64-v4, x86-64-v4-bf16">
+  ];
+  let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
 }
 
 def IsolateKernelsPass : Pass<"kern-isolate-kernels", "::mlir::ModuleOp"> {

@@ -1,0 +1,87 @@
+//===- PassDestinations.cpp - Results become destination arguments --------===//
+//
+// In: layer functions on tensors. Out: functions without results whose
+// arguments are memrefs, operands first, then one destination per result;
+// bodies still compute on tensors, between bufferization.to_tensor and
+// bufferization.materialize_in_destination, so that one-shot-bufferize lets
+// the op that computes a result write it there.
+//
+//   func @f(%x: tensor<4xf32>) -> tensor<4xf32>
+// becomes
+//   func @f(%x: memref<4xf32>, %out: memref<4xf32>)
+//
+//===----------------------------------------------------------------------===//
+
+#include "passes/Kernels/Passes.h"
+
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
+
+namespace mgq::kernels {
+#define GEN_PASS_DEF_PASSDESTINATIONSPASS
+#include "passes/Kernels/Passes.h.inc"
+} // namespace mgq::kernels
+
+using namespace mlir;
+
+static MemRefType bufferType(Type type) {
+  auto tensor = cast<RankedTensorType>(type);
+  return MemRefType::get(tensor.getShape(), tensor.getElementType());
+}
+
+/// Stores `value` into `destination`. A reshape at the end is done on the
+/// destination, so that what computes the value can write it.
+static void storeResult(OpBuilder &builder, Location loc, Value value,
+                        Value destination) {
+  while (true) {
+    if (auto collapse = value.getDefiningOp<tensor::CollapseShapeOp>()) {
+      destination = memref::ExpandShapeOp::create(
+          builder, loc, bufferType(collapse.getSrcType()), destination,
+          collapse.getReassociationIndices());
+      value = collapse.getSrc();
+    } else if (auto expand = value.getDefiningOp<tensor::ExpandShapeOp>()) {
+      destination = memref::CollapseShapeOp::create(
+          builder, loc, bufferType(expand.getSrcType()), destination,
+          expand.getReassociationIndices());
+      value = expand.getSrc();
+    } else {
+      break;
+    }
+  }
+  auto store = bufferization::MaterializeInDestinationOp::create(
+      builder, loc, TypeRange(), value, destination);
+  store.setRestrict(true);
+  store.setWritable(true);
+}
+
+static void rewriteFunction(func::FuncOp function) {
+  Block &block = function.getBody().front();
+  OpBuilder builder = OpBuilder::atBlockBegin(&block);
+  for (BlockArgument argument : block.getArguments()) {
+    Type tensor = argument.getType();
+    argument.setType(bufferType(tensor));
+    auto value = bufferization::ToTensorOp::create(
+        builder, argument.getLoc(), tensor, argument, /*restrict=*/true);
+    argument.replaceAllUsesExcept(value, value);
+  }
+  Operation *terminator = block.getTerminator();
+  builder.setInsertionPoint(terminator);
+  for (Value result : terminator->getOperands())
+    storeResult(builder, terminator->getLoc(), result,
+                block.addArgument(bufferType(result.getType()),
+                                  terminator->getLoc()));
+  func::ReturnOp::create(builder, terminator->getLoc());
+  terminator->erase();
+  function.setType(
+      builder.getFunctionType(block.getArgumentTypes(), TypeRange()));
+}
+
+namespace {
+struct PassDestinationsPass
+    : mgq::kernels::impl::PassDestinationsPassBase<PassDestinationsPass> {
+  void runOnOperation() override {
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      if (function->hasAttr(mgq::nn::kLayerAttr) && !function.isExternal())
+        rewriteFunction(function);
+  }
+};
+} // namespace

@@ -1,0 +1,76 @@
+//===- Pipeline.cpp - The order of passes to CPU code ---------------------===//
+
+#include "passes/Kernels/Pipeline.h"
+#include "passes/Kernels/Passes.h"
+#include "passes/Kernels/Target.h"
+
+#include "mlir/Conversion/Passes.h"
+#include "mlir/Dialect/Bufferization/Transforms/Passes.h"
+#include "mlir/Dialect/MemRef/Transforms/Passes.h"
+#include "mlir/Pass/PassOptions.h"
+#include "mlir/Transforms/Passes.h"
+
+using namespace mlir;
+using namespace mgq::kernels;
+
+/// nn on tensors to loops on memrefs.
+static void addLoweringPasses(OpPassManager &passes,
+                              const CpuOptions &options) {
+  ConvertNNToLinalgPassOptions convert;
+  convert.fusedAttention = options.fusedAttention;
+  passes.addPass(createConvertNNToLinalgPass(convert));
+  // Equal subexpressions become one value before fusion counts users.
+  passes.addPass(createCSEPass());
+  passes.addPass(createFuseElementwisePass());
+  passes.addPass(createCSEPass());
+  passes.addPass(createPassDestinationsPass());
+  // Results are computed in place of their destinations, not copied there.
+  passes.addPass(bufferization::createEmptyTensorEliminationPass());
+  bufferization::OneShotBufferizePassOptions bufferize;
+  bufferize.allowReturnAllocsFromLoops = true;
+  passes.addPass(bufferization::createOneShotBufferizePass(bufferize));
+  passes.addPass(createCanonicalizerPass());
+  passes.addPass(createCSEPass());
+}
+
+void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
+                                          const CpuOptions &options) {
+  addLoweringPasses(passes, options);
+  passes.addPass(createLowerLoopsPass());
+  passes.addPass(createOutlinePass());
+  passes.addPass(createPlanScratchPass());
+  // Invariant address arithmetic leaves the inner loops.
+  passes.addPass(createCanonicalizerPass());
+  passes.addPass(createLoopInvariantCodeMotionPass());
+  passes.addPass(createCSEPass());
+  passes.addPass(createExpandMathPass());
+  // Views become offsets before loops become branches.
+  passes.addPass(memref::createExpandStridedMetadataPass());
+  passes.addPass(createLowerAffinePass());
+  passes.addPass(createSCFToControlFlowPass());
+  passes.addPass(createConvertVectorToLLVMPass());
+  ConvertKernToLLVMPassOptions toLLVM;
+  toLLVM.cpu = options.cpu;
+  passes.addPass(createConvertKernToLLVMPass(toLLVM));
+  passes.addPass(createCanonicalizerPass());
+  passes.addPass(createReconcileUnrealizedCastsPass());
+  passes.addPass(createCSEPass());
+}
+
+namespace {
+struct PipelineOptions : PassPipelineOptions<PipelineOptions> {
+  Option<std::string> cpu{*this, "cpu", llvm::cl::desc("CPU to make code for"),
+                          llvm::cl::init("native")};
+  Option<bool> fusedAttention{*this, "fused-attention",
+                              llvm::cl::desc("Keep f32 attention whole"),
+                              llvm::cl::init(false)};
+};
+} // namespace
+
+void mgq::kernels::registerCpuKernelPipeline() {
+  PassPipelineRegistration<PipelineOptions>(
+      "kern-cpu-pipeline", "From layer functions of nn ops to CPU code",
+      [](OpPassManager &passes, const PipelineOptions &options) {
+        buildCpuKernelPipeline(passes, {options.cpu, options.fusedAttention});
+      });
+}
