@@ -50,9 +50,9 @@ static void declareParallelFor(ModuleOp module) {
     return;
   OpBuilder builder(module.getBodyRegion());
   Type pointer = LLVM::LLVMPointerType::get(module.getContext());
-  auto type = LLVM::LLVMFunctionType::get(
-      LLVM::LLVMVoidType::get(module.getContext()),
-      {pointer, pointer, builder.getI64Type()});
+  auto type =
+      LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(module.getContext()),
+                                  {pointer, pointer, builder.getI64Type()});
   LLVM::LLVMFuncOp::create(builder, module.getLoc(), kParallelFor, type);
 }
 
@@ -60,29 +60,26 @@ static void declareParallelFor(ModuleOp module) {
 static void buildChunkFunction(OpBuilder &builder, kern::LaunchOp op,
                                StringRef name, LLVM::LLVMStructType packed) {
   OpBuilder::InsertionGuard guard(builder);
-  builder.setInsertionPointAfter(
-      op->getParentOfType<FunctionOpInterface>());
+  builder.setInsertionPointAfter(op->getParentOfType<FunctionOpInterface>());
   Location loc = op.getLoc();
   Type pointer = LLVM::LLVMPointerType::get(builder.getContext());
   Type i64 = builder.getI64Type();
   auto voidType = LLVM::LLVMVoidType::get(builder.getContext());
   auto function = LLVM::LLVMFuncOp::create(
-      builder, loc, name,
-      LLVM::LLVMFunctionType::get(voidType, {pointer, i64}),
+      builder, loc, name, LLVM::LLVMFunctionType::get(voidType, {pointer, i64}),
       LLVM::Linkage::Internal);
   Block *entry = function.addEntryBlock(builder);
   builder.setInsertionPointToStart(entry);
   SmallVector<Value> operands;
   for (auto [i, type] : llvm::enumerate(packed.getBody())) {
-    Value address = LLVM::GEPOp::create(
-        builder, loc, pointer, packed, entry->getArgument(0),
-        ArrayRef<LLVM::GEPArg>{0, int32_t(i)});
+    Value address = LLVM::GEPOp::create(builder, loc, pointer, packed,
+                                        entry->getArgument(0),
+                                        ArrayRef<LLVM::GEPArg>{0, int32_t(i)});
     operands.push_back(LLVM::LoadOp::create(builder, loc, type, address));
   }
   Value chunk = constantI64(builder, loc, op.getChunk());
   Value size = constantI64(builder, loc, op.getSize());
-  Value begin =
-      LLVM::MulOp::create(builder, loc, entry->getArgument(1), chunk);
+  Value begin = LLVM::MulOp::create(builder, loc, entry->getArgument(1), chunk);
   Value end = LLVM::SMinOp::create(
       builder, loc, LLVM::AddOp::create(builder, loc, begin, chunk), size);
   operands.append({begin, end});
@@ -111,16 +108,17 @@ struct LaunchLowering : ConvertOpToLLVMPattern<kern::LaunchOp> {
       return success();
     }
     auto packed = LLVM::LLVMStructType::getLiteral(
-        rewriter.getContext(), llvm::to_vector(ValueRange(operands).getTypes()));
+        rewriter.getContext(),
+        llvm::to_vector(ValueRange(operands).getTypes()));
     std::string name = (op.getCallee() + ".chunk").str();
     buildChunkFunction(rewriter, op, name, packed);
     Type pointer = LLVM::LLVMPointerType::get(rewriter.getContext());
     Value context = LLVM::AllocaOp::create(rewriter, loc, pointer, packed,
                                            constantI64(rewriter, loc, 1));
     for (auto [i, value] : llvm::enumerate(operands)) {
-      Value address = LLVM::GEPOp::create(
-          rewriter, loc, pointer, packed, context,
-          ArrayRef<LLVM::GEPArg>{0, int32_t(i)});
+      Value address =
+          LLVM::GEPOp::create(rewriter, loc, pointer, packed, context,
+                              ArrayRef<LLVM::GEPArg>{0, int32_t(i)});
       LLVM::StoreOp::create(rewriter, loc, value, address);
     }
     Value body = LLVM::AddressOfOp::create(rewriter, loc, pointer, name);
@@ -150,9 +148,8 @@ static void packArguments(LLVM::LLVMFuncOp function) {
   unsigned count = entry.getNumArguments();
   Value packed = entry.insertArgument(0u, pointer, loc);
   for (unsigned i = 0; i + 1 < count; ++i) {
-    Value address =
-        LLVM::GEPOp::create(builder, loc, pointer, pointer, packed,
-                            ArrayRef<LLVM::GEPArg>{int32_t(i)});
+    Value address = LLVM::GEPOp::create(builder, loc, pointer, pointer, packed,
+                                        ArrayRef<LLVM::GEPArg>{int32_t(i)});
     Value value = LLVM::LoadOp::create(builder, loc, pointer, address);
     entry.getArgument(i + 1).replaceAllUsesWith(value);
   }

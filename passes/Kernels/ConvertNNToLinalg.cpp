@@ -35,9 +35,7 @@ template <typename... OpTys>
 static LogicalResult lowerOneOf(Lowering &l, Operation *op) {
   return llvm::TypeSwitch<Operation *, LogicalResult>(op)
       .template Case<OpTys...>([&](auto typed) { return lower(l, typed); })
-      .Default([](Operation *op) {
-        return op->emitOpError("has no kernel");
-      });
+      .Default([](Operation *op) { return op->emitOpError("has no kernel"); });
 }
 
 static LogicalResult lowerOp(Lowering &l, Operation *op) {
@@ -47,12 +45,11 @@ static LogicalResult lowerOp(Lowering &l, Operation *op) {
       nn::SliceOp, nn::PadOp, nn::ConcatOp, nn::GatherOp, nn::GatherGradOp,
       nn::GatherElementsOp, nn::ScatterElementsOp, nn::GatherNDOp,
       nn::ScatterNDOp, nn::MaskedScatterOp, nn::MaskedGatherOp, nn::ReduceOp,
-      nn::ArgReduceOp, nn::CumsumOp, nn::PoolOp, nn::PoolGradOp,
-      nn::SoftmaxOp, nn::LogSoftmaxOp, nn::LayerNormOp, nn::LayerNormGradOp,
-      nn::RMSNormOp, nn::RMSNormGradOp, nn::RopeOp, nn::CrossEntropyOp,
-      nn::CrossEntropyGradOp, nn::LabelWeightsOp, nn::MatmulOp, nn::ConvOp,
-      nn::ConvGradInputOp, nn::ConvGradWeightOp, nn::AttentionOp,
-      nn::AttentionGradOp>(l, op);
+      nn::ArgReduceOp, nn::CumsumOp, nn::PoolOp, nn::PoolGradOp, nn::SoftmaxOp,
+      nn::LogSoftmaxOp, nn::LayerNormOp, nn::LayerNormGradOp, nn::RMSNormOp,
+      nn::RMSNormGradOp, nn::RopeOp, nn::CrossEntropyOp, nn::CrossEntropyGradOp,
+      nn::LabelWeightsOp, nn::MatmulOp, nn::ConvOp, nn::ConvGradInputOp,
+      nn::ConvGradWeightOp, nn::AttentionOp, nn::AttentionGradOp>(l, op);
 }
 
 /// Gives unsigned arguments signless twins; the old ones stay until the end.
@@ -123,9 +120,9 @@ static void declareIndexError(ModuleOp module) {
   OpBuilder builder(module.getBodyRegion());
   Type i64 = builder.getI64Type();
   Type pointer = LLVM::LLVMPointerType::get(module.getContext());
-  auto function = func::FuncOp::create(
-      builder, module.getLoc(), "mgq_index_error",
-      builder.getFunctionType({pointer, i64, i64}, {}));
+  auto function =
+      func::FuncOp::create(builder, module.getLoc(), "mgq_index_error",
+                           builder.getFunctionType({pointer, i64, i64}, {}));
   function.setPrivate();
 }
 

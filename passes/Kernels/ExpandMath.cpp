@@ -41,15 +41,14 @@ struct Polynomial : OpRewritePattern<OpTy> {
   }
 };
 
-struct ExpandMathPass
-    : mgq::kernels::impl::ExpandMathPassBase<ExpandMathPass> {
+struct ExpandMathPass : mgq::kernels::impl::ExpandMathPassBase<ExpandMathPass> {
   void runOnOperation() override {
     MLIRContext *context = &getContext();
     RewritePatternSet patterns(context);
-    patterns.add<Polynomial<math::ExpOp, emitExp>,
-                 Polynomial<math::Exp2Op, emitExp2>,
-                 Polynomial<math::TanhOp, emitTanh>,
-                 Polynomial<math::ErfOp, emitErf>>(context);
+    patterns.add<
+        Polynomial<math::ExpOp, emitExp>, Polynomial<math::Exp2Op, emitExp2>,
+        Polynomial<math::TanhOp, emitTanh>, Polynomial<math::ErfOp, emitErf>>(
+        context);
     populateMathPolynomialApproximationPatterns(patterns, [](StringRef name) {
       return name == "math.log" || name == "math.log1p";
     });
@@ -63,12 +62,11 @@ struct ExpandMathPass
     ConversionTarget target(*context);
     target.markUnknownOpDynamicallyLegal([](Operation *) { return true; });
     target.addIllegalOp<math::ErfOp, math::TanOp, math::AsinOp, math::AcosOp,
-                        math::AtanOp, math::Atan2Op, math::SinhOp,
-                        math::CoshOp, math::AsinhOp, math::AcoshOp,
-                        math::AtanhOp, math::TanhOp, math::Log1pOp,
-                        math::CbrtOp>();
-    if (failed(applyPartialConversion(getOperation(), target,
-                                      std::move(calls))))
+                        math::AtanOp, math::Atan2Op, math::SinhOp, math::CoshOp,
+                        math::AsinhOp, math::AcoshOp, math::AtanhOp,
+                        math::TanhOp, math::Log1pOp, math::CbrtOp>();
+    if (failed(
+            applyPartialConversion(getOperation(), target, std::move(calls))))
       signalPassFailure();
   }
 };

@@ -35,8 +35,8 @@ struct Attention {
   }
   /// Rows of queries that share keys.
   Value queryRows(Lowering &l, Value value, int64_t columns) const {
-    return l.reshape(value, {batch * kvHeads, heads / kvHeads * queries,
-                             columns});
+    return l.reshape(value,
+                     {batch * kvHeads, heads / kvHeads * queries, columns});
   }
   Value keyRows(Lowering &l, Value value, int64_t columns) const {
     return l.reshape(value, {batch * kvHeads, keys, columns});
@@ -73,9 +73,9 @@ static Value maskedScore(LoopBuilder &b, const Attention &a, Value score,
     return s;
   Value never = arith::ConstantOp::create(
       b.builder, b.loc,
-      FloatAttr::get(type, APFloat::getInf(
-                               cast<FloatType>(type).getFloatSemantics(),
-                               true)));
+      FloatAttr::get(
+          type,
+          APFloat::getInf(cast<FloatType>(type).getFloatSemantics(), true)));
   return b.select(seen, s, never);
 }
 
@@ -85,46 +85,46 @@ static Value probabilities(Lowering &l, const Attention &a, Value scores) {
   if (a.mask)
     operands.push_back(a.mask);
   Type type = elementOf(scores);
-  return l.loops(operands, tensorType(scores), [&](LoopBuilder &b,
-                                                   ValueRange in,
-                                                   ValueRange out) {
-    Value mask = a.mask ? in[1] : Value();
-    Value never = arith::ConstantOp::create(
-        b.builder, b.loc,
-        FloatAttr::get(type, APFloat::getInf(
-                                 cast<FloatType>(type).getFloatSemantics(),
-                                 true)));
-    Value zero = b.constant(type, 0);
-    b.parallel({a.batch, a.heads, a.queries}, [&](ValueRange row) {
-      auto at = [&](Value j) {
-        SmallVector<Value> indices(row);
-        indices.push_back(j);
-        return indices;
-      };
-      Value max = b.fold(a.keys, never, [&](Value j, Value max) {
-        Value s = maskedScore(b, a, b.load(in[0], at(j)), mask, at(j));
-        b.store(s, out[0], at(j));
-        return b.max(max, s);
-      });
-      // A row that sees nothing gives zeros.
-      max = b.select(b.compare(P::Eq, max, never), zero, max);
-      Value sum = b.fold(a.keys, zero, [&](Value j, Value sum) {
-        Value e = b.exp(b.sub(b.load(out[0], at(j)), max));
-        b.store(e, out[0], at(j));
-        return b.addAnyOrder(sum, e);
-      });
-      Value factor = b.select(b.compare(P::Eq, sum, zero), zero,
-                              b.div(b.constant(type, 1), sum));
-      b.loop(a.keys, [&](Value j) {
-        b.store(b.mul(b.load(out[0], at(j)), factor), out[0], at(j));
-      });
-    });
-  })[0];
+  return l.loops(
+      operands, tensorType(scores),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        Value mask = a.mask ? in[1] : Value();
+        Value never = arith::ConstantOp::create(
+            b.builder, b.loc,
+            FloatAttr::get(
+                type, APFloat::getInf(cast<FloatType>(type).getFloatSemantics(),
+                                      true)));
+        Value zero = b.constant(type, 0);
+        b.parallel({a.batch, a.heads, a.queries}, [&](ValueRange row) {
+          auto at = [&](Value j) {
+            SmallVector<Value> indices(row);
+            indices.push_back(j);
+            return indices;
+          };
+          Value max = b.fold(a.keys, never, [&](Value j, Value max) {
+            Value s = maskedScore(b, a, b.load(in[0], at(j)), mask, at(j));
+            b.store(s, out[0], at(j));
+            return b.max(max, s);
+          });
+          // A row that sees nothing gives zeros.
+          max = b.select(b.compare(P::Eq, max, never), zero, max);
+          Value sum = b.fold(a.keys, zero, [&](Value j, Value sum) {
+            Value e = b.exp(b.sub(b.load(out[0], at(j)), max));
+            b.store(e, out[0], at(j));
+            return b.addAnyOrder(sum, e);
+          });
+          Value factor = b.select(b.compare(P::Eq, sum, zero), zero,
+                                  b.div(b.constant(type, 1), sum));
+          b.loop(a.keys, [&](Value j) {
+            b.store(b.mul(b.load(out[0], at(j)), factor), out[0], at(j));
+          });
+        });
+      })[0];
 }
 
 static Value scoresOf(Lowering &l, const Attention &a, Value q, Value k) {
-  Value scores = l.product(a.queryRows(l, q, a.width),
-                           a.keyRows(l, k, a.width), false, true);
+  Value scores = l.product(a.queryRows(l, q, a.width), a.keyRows(l, k, a.width),
+                           false, true);
   return l.reshape(scores, a.scoreShape());
 }
 
@@ -156,31 +156,32 @@ static Value scoreGradients(Lowering &l, const Attention &a, Value p, Value dp,
   if (a.softcap > 0)
     operands.push_back(scores);
   Type type = elementOf(p);
-  return l.loops(operands, tensorType(p), [&](LoopBuilder &b, ValueRange in,
-                                              ValueRange out) {
-    b.parallel({a.batch, a.heads, a.queries}, [&](ValueRange row) {
-      auto at = [&](Value j) {
-        SmallVector<Value> indices(row);
-        indices.push_back(j);
-        return indices;
-      };
-      Value sum =
-          b.fold(a.keys, b.constant(type, 0), [&](Value j, Value sum) {
-            return b.addAnyOrder(
-                sum, b.mul(b.load(in[0], at(j)), b.load(in[1], at(j))));
+  return l.loops(
+      operands, tensorType(p),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel({a.batch, a.heads, a.queries}, [&](ValueRange row) {
+          auto at = [&](Value j) {
+            SmallVector<Value> indices(row);
+            indices.push_back(j);
+            return indices;
+          };
+          Value sum =
+              b.fold(a.keys, b.constant(type, 0), [&](Value j, Value sum) {
+                return b.addAnyOrder(
+                    sum, b.mul(b.load(in[0], at(j)), b.load(in[1], at(j))));
+              });
+          b.loop(a.keys, [&](Value j) {
+            Value d =
+                b.mul(b.load(in[0], at(j)), b.sub(b.load(in[1], at(j)), sum));
+            if (a.softcap > 0) {
+              Value t = b.tanh(b.mul(b.load(in[2], at(j)),
+                                     b.constant(type, a.scale / a.softcap)));
+              d = b.mul(d, b.sub(b.constant(type, 1), b.mul(t, t)));
+            }
+            b.store(b.mul(d, b.constant(type, a.scale)), out[0], at(j));
           });
-      b.loop(a.keys, [&](Value j) {
-        Value d = b.mul(b.load(in[0], at(j)),
-                        b.sub(b.load(in[1], at(j)), sum));
-        if (a.softcap > 0) {
-          Value t = b.tanh(b.mul(b.load(in[2], at(j)),
-                                 b.constant(type, a.scale / a.softcap)));
-          d = b.mul(d, b.sub(b.constant(type, 1), b.mul(t, t)));
-        }
-        b.store(b.mul(d, b.constant(type, a.scale)), out[0], at(j));
-      });
-    });
-  })[0];
+        });
+      })[0];
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
@@ -196,8 +197,8 @@ LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
     }
     auto kernel = kern::AttentionGradOp::create(
         l.builder, l.loc, types, q, k, v, l.get(op.getResult()), grad, a.mask,
-        inits, op.getScaleAttr(), op.getCausalAttr(),
-        op.getCausalFromEndAttr(), op.getSoftcapAttr());
+        inits, op.getScaleAttr(), op.getCausalAttr(), op.getCausalFromEndAttr(),
+        op.getSoftcapAttr());
     for (auto [result, value] :
          llvm::zip_equal(op->getResults(), kernel.getResults()))
       l.set(result, value);
@@ -206,9 +207,9 @@ LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
   Value scores = scoresOf(l, a, q, k);
   Value p = probabilities(l, a, scores);
   Value rows = a.queryRows(l, grad, a.valueWidth);
-  Value dp = l.reshape(
-      l.product(rows, a.keyRows(l, v, a.valueWidth), false, true),
-      a.scoreShape());
+  Value dp =
+      l.reshape(l.product(rows, a.keyRows(l, v, a.valueWidth), false, true),
+                a.scoreShape());
   Value ds = a.queryRows(l, scoreGradients(l, a, p, dp, scores), a.keys);
   p = a.queryRows(l, p, a.keys);
   Value dq = l.product(ds, a.keyRows(l, k, a.width), false, false);
@@ -216,7 +217,7 @@ LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
   Value dv = l.product(p, rows, true, false);
   for (auto [result, value] :
        llvm::zip_equal(op->getResults(), ArrayRef<Value>{dq, dk, dv}))
-    l.set(result, l.reshape(l.convert(value, elementOf(result)),
-                            shapeOf(result)));
+    l.set(result,
+          l.reshape(l.convert(value, elementOf(result)), shapeOf(result)));
   return success();
 }

@@ -25,8 +25,8 @@ static Value sigmoid(ScalarBuilder &s, Value x) {
 /// x Phi(x), Phi(x) = (1 + erf(x / sqrt 2)) / 2.
 static Value gelu(ScalarBuilder &s, Value x) {
   Type type = x.getType();
-  Value erf = build<math::ErfOp>(
-      s, s.mul(x, s.constant(type, 0.70710678118654752440)));
+  Value erf =
+      build<math::ErfOp>(s, s.mul(x, s.constant(type, 0.70710678118654752440)));
   Value half = s.mul(x, s.constant(type, 0.5));
   return s.mul(half, s.add(s.constant(type, 1), erf));
 }
@@ -43,8 +43,7 @@ static Value geluTanh(ScalarBuilder &s, Value x) {
 /// log(1 + exp(x)) without overflow.
 static Value softplus(ScalarBuilder &s, Value x) {
   Value zero = s.constant(x.getType(), 0);
-  Value tail = build<math::Log1pOp>(
-      s, s.exp(s.neg(build<math::AbsFOp>(s, x))));
+  Value tail = build<math::Log1pOp>(s, s.exp(s.neg(build<math::AbsFOp>(s, x))));
   return s.add(s.max(x, zero), tail);
 }
 
@@ -62,9 +61,9 @@ static Value signOf(ScalarBuilder &s, Value x, bool isUnsigned) {
 static Value isInf(ScalarBuilder &s, Value x) {
   Value infinity = arith::ConstantOp::create(
       s.builder, s.loc,
-      FloatAttr::get(x.getType(),
-                     APFloat::getInf(
-                         cast<FloatType>(x.getType()).getFloatSemantics())));
+      FloatAttr::get(
+          x.getType(),
+          APFloat::getInf(cast<FloatType>(x.getType()).getFloatSemantics())));
   return s.compare(P::Eq, build<math::AbsFOp>(s, x), infinity);
 }
 
@@ -180,13 +179,11 @@ LogicalResult kernels::lower(Lowering &l, nn::UnaryOp op) {
   if (!fits)
     return op.emitOpError("of elements of type ")
            << elementOf(input) << " is not supported";
-  l.set(op, l.elementwise(shapeOf(op.getResult()),
-                          elementOf(op.getResult()), input,
-                          [&](ScalarBuilder &s, ValueRange in) {
-                            return isFloat
-                                       ? floatUnary(s, op.getKind(), in[0])
-                                       : integerUnary(s, op.getKind(), in[0],
-                                                      isUnsigned);
+  l.set(op, l.elementwise(shapeOf(op.getResult()), elementOf(op.getResult()),
+                          input, [&](ScalarBuilder &s, ValueRange in) {
+                            return isFloat ? floatUnary(s, op.getKind(), in[0])
+                                           : integerUnary(s, op.getKind(),
+                                                          in[0], isUnsigned);
                           }));
   return success();
 }
@@ -234,8 +231,7 @@ static Value power(ScalarBuilder &s, Value x, Value y, bool unsignedX,
   Type wide = isa<FloatType>(type) ? type : Type(s.builder.getF64Type());
   Value base = s.cast(x, wide, unsignedX, false);
   Value exponent = s.cast(y, wide, unsignedY, false);
-  Value result =
-      math::PowFOp::create(s.builder, s.loc, base, exponent);
+  Value result = math::PowFOp::create(s.builder, s.loc, base, exponent);
   return s.cast(result, type, false, unsignedX);
 }
 
@@ -258,9 +254,8 @@ static Value shift(ScalarBuilder &s, Value x, Value y, bool left) {
       s.compare(P::Lt, y, s.constant(type, type.getIntOrFloatBitWidth()), true);
   Value zero = s.constant(type, 0);
   Value by = s.select(inside, y, zero);
-  Value result =
-      left ? Value(arith::ShLIOp::create(s.builder, s.loc, x, by))
-           : Value(arith::ShRUIOp::create(s.builder, s.loc, x, by));
+  Value result = left ? Value(arith::ShLIOp::create(s.builder, s.loc, x, by))
+                      : Value(arith::ShRUIOp::create(s.builder, s.loc, x, by));
   return s.select(inside, result, zero);
 }
 

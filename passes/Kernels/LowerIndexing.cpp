@@ -31,16 +31,16 @@ LogicalResult kernels::lower(Lowering &l, nn::GatherOp op) {
                               l.reshape(indices, {count})};
   RankedTensorType to =
       l.type({view.outer, count, view.inner}, elementOf(input));
-  Value result = l.loops(operands, to, [&](LoopBuilder &b, ValueRange in,
-                                           ValueRange out) {
-    b.parallel({view.outer, count}, [&](ValueRange ivs) {
-      Value index = b.checkedIndex(b.loadIndex(in[1], ivs[1]), view.size, true,
-                                   l.nodeNameAddress(b, name));
-      b.loop(view.inner, [&](Value j) {
-        b.move(in[0], {ivs[0], index, j}, out[0], {ivs[0], ivs[1], j});
-      });
-    });
-  })[0];
+  Value result =
+      l.loops(operands, to, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel({view.outer, count}, [&](ValueRange ivs) {
+          Value index = b.checkedIndex(b.loadIndex(in[1], ivs[1]), view.size,
+                                       true, l.nodeNameAddress(b, name));
+          b.loop(view.inner, [&](Value j) {
+            b.move(in[0], {ivs[0], index, j}, out[0], {ivs[0], ivs[1], j});
+          });
+        });
+      })[0];
   l.set(op, l.reshape(result, shapeOf(op.getResult())));
   return success();
 }
@@ -63,23 +63,22 @@ LogicalResult kernels::lower(Lowering &l, nn::GatherGradOp op) {
   SmallVector<Value> operands{l.reshape(grad, {view.outer, count, view.inner}),
                               l.reshape(indices, {count})};
   Value zeros = l.filled(view.shape(), computeType(element), 0);
-  Value result = l.loopsInto(operands, zeros, [&](LoopBuilder &b,
-                                                  ValueRange in,
-                                                  ValueRange out) {
-    b.parallel({view.outer, view.inner / block}, [&](ValueRange ivs) {
-      b.loop(count, [&](Value i) {
-        Value index = b.checkedIndex(b.loadIndex(in[1], i), view.size, true,
-                                     l.nodeNameAddress(b, name));
-        b.loop(block, [&](Value j) {
-          Value column = b.add(b.mul(ivs[1], b.index(block)), j);
-          SmallVector<Value> at{ivs[0], index, column};
-          Value sum = b.add(b.load(out[0], at),
-                            b.load(in[0], {ivs[0], i, column}));
-          b.store(sum, out[0], at);
+  Value result = l.loopsInto(
+      operands, zeros, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel({view.outer, view.inner / block}, [&](ValueRange ivs) {
+          b.loop(count, [&](Value i) {
+            Value index = b.checkedIndex(b.loadIndex(in[1], i), view.size, true,
+                                         l.nodeNameAddress(b, name));
+            b.loop(block, [&](Value j) {
+              Value column = b.add(b.mul(ivs[1], b.index(block)), j);
+              SmallVector<Value> at{ivs[0], index, column};
+              Value sum =
+                  b.add(b.load(out[0], at), b.load(in[0], {ivs[0], i, column}));
+              b.store(sum, out[0], at);
+            });
+          });
         });
-      });
-    });
-  })[0];
+      })[0];
   result = l.convert(result, element);
   l.set(op, l.reshape(result, shapeOf(op.getResult())));
   return success();
@@ -93,13 +92,14 @@ LogicalResult kernels::lower(Lowering &l, nn::GatherElementsOp op) {
   SmallVector<Value> operands{input, indices};
   l.set(op, l.loops(operands, l.type(shape, elementOf(input)),
                     [&](LoopBuilder &b, ValueRange in, ValueRange out) {
-    b.parallel(shape, [&](ValueRange ivs) {
-      SmallVector<Value> at(ivs);
-      at[axis] = b.checkedIndex(b.loadIndex(in[1], ivs), size, true,
-                                l.nodeNameAddress(b, name));
-      b.move(in[0], at, out[0], ivs);
-    });
-  })[0]);
+                      b.parallel(shape, [&](ValueRange ivs) {
+                        SmallVector<Value> at(ivs);
+                        at[axis] =
+                            b.checkedIndex(b.loadIndex(in[1], ivs), size, true,
+                                           l.nodeNameAddress(b, name));
+                        b.move(in[0], at, out[0], ivs);
+                      });
+                    })[0]);
   return success();
 }
 
@@ -136,15 +136,16 @@ LogicalResult kernels::lower(Lowering &l, nn::ScatterElementsOp op) {
   auto shape = shapeOf(operands[0]);
   std::string name = l.nodeName();
   int64_t axis = op.getAxis(), size = shapeOf(input)[axis];
-  l.set(op, l.loopsInto(operands, input, [&](LoopBuilder &b, ValueRange in,
-                                             ValueRange out) {
-    b.loops(shape, [&](ValueRange ivs) {
-      SmallVector<Value> at(ivs);
-      at[axis] = b.checkedIndex(b.loadIndex(in[0], ivs), size, true,
-                                l.nodeNameAddress(b, name));
-      update(b, op.getKind(), in[1], ivs, out[0], at, isUnsigned);
-    });
-  })[0]);
+  l.set(op, l.loopsInto(
+                operands, input,
+                [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+                  b.loops(shape, [&](ValueRange ivs) {
+                    SmallVector<Value> at(ivs);
+                    at[axis] = b.checkedIndex(b.loadIndex(in[0], ivs), size,
+                                              true, l.nodeNameAddress(b, name));
+                    update(b, op.getKind(), in[1], ivs, out[0], at, isUnsigned);
+                  });
+                })[0]);
   return success();
 }
 
@@ -169,9 +170,8 @@ struct Tuples {
                              Value name) const {
     SmallVector<Value> at(ivs.take_front(batch));
     for (int64_t i = 0; i < depth; ++i)
-      at.push_back(
-          b.checkedIndex(b.loadIndex(indices, joined(ivs, b.index(i))),
-                         target[batch + i], true, name));
+      at.push_back(b.checkedIndex(b.loadIndex(indices, joined(ivs, b.index(i))),
+                                  target[batch + i], true, name));
     return at;
   }
 };
@@ -183,15 +183,17 @@ LogicalResult kernels::lower(Lowering &l, nn::GatherNDOp op) {
   SmallVector<Value> operands{l.reshape(input, tuples.target), indices};
   SmallVector<int64_t> shape(tuples.outer);
   shape.push_back(tuples.inner);
-  Value result = l.loops(operands, l.type(shape, elementOf(input)),
-                         [&](LoopBuilder &b, ValueRange in, ValueRange out) {
-    b.parallel(tuples.outer, [&](ValueRange ivs) {
-      auto at = tuples.address(b, in[1], ivs, l.nodeNameAddress(b, name));
-      b.loop(tuples.inner, [&](Value j) {
-        b.move(in[0], joined(at, j), out[0], joined(ivs, j));
-      });
-    });
-  })[0];
+  Value result =
+      l.loops(operands, l.type(shape, elementOf(input)),
+              [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+                b.parallel(tuples.outer, [&](ValueRange ivs) {
+                  auto at =
+                      tuples.address(b, in[1], ivs, l.nodeNameAddress(b, name));
+                  b.loop(tuples.inner, [&](Value j) {
+                    b.move(in[0], joined(at, j), out[0], joined(ivs, j));
+                  });
+                });
+              })[0];
   l.set(op, l.reshape(result, shapeOf(op.getResult())));
   return success();
 }
@@ -206,17 +208,16 @@ LogicalResult kernels::lower(Lowering &l, nn::ScatterNDOp op) {
   SmallVector<Value> operands{indices,
                               l.reshape(l.get(op.getUpdates()), shape)};
   Value start = l.reshape(input, tuples.target);
-  Value result = l.loopsInto(operands, start, [&](LoopBuilder &b,
-                                                  ValueRange in,
-                                                  ValueRange out) {
-    b.loops(tuples.outer, [&](ValueRange ivs) {
-      auto at = tuples.address(b, in[0], ivs, l.nodeNameAddress(b, name));
-      b.loop(tuples.inner, [&](Value j) {
-        update(b, op.getKind(), in[1], joined(ivs, j), out[0], joined(at, j),
-               isUnsigned);
-      });
-    });
-  })[0];
+  Value result = l.loopsInto(
+      operands, start, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.loops(tuples.outer, [&](ValueRange ivs) {
+          auto at = tuples.address(b, in[0], ivs, l.nodeNameAddress(b, name));
+          b.loop(tuples.inner, [&](Value j) {
+            update(b, op.getKind(), in[1], joined(ivs, j), out[0],
+                   joined(at, j), isUnsigned);
+          });
+        });
+      })[0];
   l.set(op, l.reshape(result, shapeOf(op.getResult())));
   return success();
 }
@@ -232,21 +233,22 @@ static Value positions(Lowering &l, Value mask, int64_t rows,
   int64_t count = elementCount(shapeOf(mask));
   Type i64 = l.builder.getI64Type();
   Value flat = l.reshape(mask, {count});
-  return l.loops(flat, l.type({count}, i64), [&](LoopBuilder &b, ValueRange in,
-                                                 ValueRange out) {
-    b.fold(count, b.index(0), [&](Value i, Value seen) {
-      Value isTrue = b.load(in[0], i);
-      Value fits = b.compare(P::Lt, seen, b.index(rows));
-      if (name)
-        b.when(b.land(isTrue, b.lnot(fits)), [&] {
-          b.checkedIndex(seen, rows, false, l.nodeNameAddress(b, *name));
+  return l.loops(
+      flat, l.type({count}, i64),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.fold(count, b.index(0), [&](Value i, Value seen) {
+          Value isTrue = b.load(in[0], i);
+          Value fits = b.compare(P::Lt, seen, b.index(rows));
+          if (name)
+            b.when(b.land(isTrue, b.lnot(fits)), [&] {
+              b.checkedIndex(seen, rows, false, l.nodeNameAddress(b, *name));
+            });
+          Value used = b.land(isTrue, fits);
+          Value position = b.select(used, seen, b.index(-1));
+          b.store(b.fromIndex(position, i64), out[0], i);
+          return b.add(seen, b.select(isTrue, b.index(1), b.index(0)));
         });
-      Value used = b.land(isTrue, fits);
-      Value position = b.select(used, seen, b.index(-1));
-      b.store(b.fromIndex(position, i64), out[0], i);
-      return b.add(seen, b.select(isTrue, b.index(1), b.index(0)));
-    });
-  })[0];
+      })[0];
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::MaskedScatterOp op) {
@@ -258,26 +260,28 @@ LogicalResult kernels::lower(Lowering &l, nn::MaskedScatterOp op) {
   SmallVector<Value> operands{l.reshape(input, {count, width}),
                               positions(l, mask, rows, l.nodeName()),
                               l.reshape(source, {rows, width})};
-  Value result = l.loops(operands, tensorType(operands[0]),
-                         [&](LoopBuilder &b, ValueRange in, ValueRange out) {
-    b.parallel(count, [&](ValueRange ivs) {
-      Value i = ivs[0], position = b.loadIndex(in[1], i);
-      auto op = b.branch(
-          b.compare(P::Ge, position, b.index(0)),
-          [&] {
-            b.loop(width, [&](Value j) {
-              b.move(in[2], {position, j}, out[0], {i, j});
-            });
-            return position;
-          },
-          [&] {
-            b.loop(width,
-                   [&](Value j) { b.move(in[0], {i, j}, out[0], {i, j}); });
-            return position;
-          });
-      (void)op;
-    });
-  })[0];
+  Value result =
+      l.loops(operands, tensorType(operands[0]),
+              [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+                b.parallel(count, [&](ValueRange ivs) {
+                  Value i = ivs[0], position = b.loadIndex(in[1], i);
+                  auto op = b.branch(
+                      b.compare(P::Ge, position, b.index(0)),
+                      [&] {
+                        b.loop(width, [&](Value j) {
+                          b.move(in[2], {position, j}, out[0], {i, j});
+                        });
+                        return position;
+                      },
+                      [&] {
+                        b.loop(width, [&](Value j) {
+                          b.move(in[0], {i, j}, out[0], {i, j});
+                        });
+                        return position;
+                      });
+                  (void)op;
+                });
+              })[0];
   l.set(op, l.reshape(result, shapeOf(input)));
   return success();
 }
@@ -290,17 +294,17 @@ LogicalResult kernels::lower(Lowering &l, nn::MaskedGatherOp op) {
   SmallVector<Value> operands{l.reshape(input, {count, width}),
                               positions(l, mask, rows, std::nullopt)};
   Value zeros = l.filled({rows, width}, elementOf(input), 0);
-  Value result = l.loopsInto(operands, zeros, [&](LoopBuilder &b,
-                                                  ValueRange in,
-                                                  ValueRange out) {
-    b.parallel(count, [&](ValueRange ivs) {
-      Value i = ivs[0], position = b.loadIndex(in[1], i);
-      b.when(b.compare(P::Ge, position, b.index(0)), [&] {
-        b.loop(width,
-               [&](Value j) { b.move(in[0], {i, j}, out[0], {position, j}); });
-      });
-    });
-  })[0];
+  Value result = l.loopsInto(
+      operands, zeros, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel(count, [&](ValueRange ivs) {
+          Value i = ivs[0], position = b.loadIndex(in[1], i);
+          b.when(b.compare(P::Ge, position, b.index(0)), [&] {
+            b.loop(width, [&](Value j) {
+              b.move(in[0], {i, j}, out[0], {position, j});
+            });
+          });
+        });
+      })[0];
   l.set(op, l.reshape(result, shapeOf(op.getResult())));
   return success();
 }

@@ -50,15 +50,15 @@ LogicalResult kernels::lower(Lowering &l, nn::MatmulOp op) {
     result = l.product(a, matrices(b, sb, false), false, tb);
   } else if (elementCount(la) == 1 || elementCount(lb) == 1 || la == lb) {
     bool batchA = elementCount(la) != 1, batchB = elementCount(lb) != 1;
-    result = l.product(matrices(a, sa, batchA), matrices(b, sb, batchB), ta,
-                       tb);
+    result =
+        l.product(matrices(a, sa, batchA), matrices(b, sb, batchB), ta, tb);
   } else {
     auto expand = [&](Value value, ArrayRef<int64_t> shape) {
       SmallVector<int64_t> full(lead);
       llvm::append_range(full, shape.take_back(2));
-      return l.reshape(l.broadcast(value, full),
-                       {elementCount(lead), full[full.size() - 2],
-                        full.back()});
+      return l.reshape(
+          l.broadcast(value, full),
+          {elementCount(lead), full[full.size() - 2], full.back()});
     };
     result = l.product(expand(a, sa), expand(b, sb), ta, tb);
   }
@@ -86,9 +86,9 @@ struct Geometry {
         window(weight.drop_front(2)), positions(result.drop_front(2)),
         strides(op.getStrides()), dilations(op.getDilations()),
         pads(op.getPadsBefore()) {
-    padded = llvm::any_of(pads, [](int64_t pad) { return pad != 0; }) ||
-             llvm::any_of(op.getPadsAfter(),
-                          [](int64_t pad) { return pad != 0; });
+    padded =
+        llvm::any_of(pads, [](int64_t pad) { return pad != 0; }) ||
+        llvm::any_of(op.getPadsAfter(), [](int64_t pad) { return pad != 0; });
   }
   int64_t positionCount() const { return elementCount(positions); }
   int64_t windowCount() const { return elementCount(window); }
@@ -111,41 +111,42 @@ static Value unfold(Lowering &l, Value input, const Geometry &g,
   llvm::append_range(shape, g.positions);
   size_t spatial = g.window.size();
   Type element = elementOf(input);
-  return l.loops(input, l.type(shape, element), [&](LoopBuilder &b,
-                                                    ValueRange in,
-                                                    ValueRange out) {
-    b.parallel(ArrayRef(shape).drop_back(), [&](ValueRange outer) {
-      b.loop(shape.back(), [&](Value last) {
-        SmallVector<Value> ivs(outer);
-        ivs.push_back(last);
-        ValueRange all(ivs);
-        size_t windowAt = batchInside ? 1 : 2;
-        SmallVector<Value> at{all[batchInside ? 1 + spatial : 0],
-                              all[batchInside ? 0 : 1]};
-        Value inside;
-        for (size_t i = 0; i < spatial; ++i) {
-          Value position = all[all.size() - spatial + i];
-          Value pixel =
-              b.sub(b.add(b.mul(position, b.index(g.strides[i])),
-                          b.mul(all[windowAt + i], b.index(g.dilations[i]))),
-                    b.index(g.pads[i]));
-          if (g.padded) {
-            Value ok = b.land(b.compare(P::Ge, pixel, b.index(0)),
-                              b.compare(P::Lt, pixel, b.index(g.image[i])));
-            inside = inside ? b.land(inside, ok) : ok;
-          }
-          at.push_back(pixel);
-        }
-        auto read = [&]() -> Value {
-          return memref::LoadOp::create(b.builder, b.loc, in[0], at);
-        };
-        Value value = inside ? b.branch(inside, read,
-                                        [&] { return b.constant(element, 0); })
-                             : read();
-        memref::StoreOp::create(b.builder, b.loc, value, out[0], ivs);
-      });
-    });
-  })[0];
+  return l.loops(
+      input, l.type(shape, element),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel(ArrayRef(shape).drop_back(), [&](ValueRange outer) {
+          b.loop(shape.back(), [&](Value last) {
+            SmallVector<Value> ivs(outer);
+            ivs.push_back(last);
+            ValueRange all(ivs);
+            size_t windowAt = batchInside ? 1 : 2;
+            SmallVector<Value> at{all[batchInside ? 1 + spatial : 0],
+                                  all[batchInside ? 0 : 1]};
+            Value inside;
+            for (size_t i = 0; i < spatial; ++i) {
+              Value position = all[all.size() - spatial + i];
+              Value pixel = b.sub(
+                  b.add(b.mul(position, b.index(g.strides[i])),
+                        b.mul(all[windowAt + i], b.index(g.dilations[i]))),
+                  b.index(g.pads[i]));
+              if (g.padded) {
+                Value ok = b.land(b.compare(P::Ge, pixel, b.index(0)),
+                                  b.compare(P::Lt, pixel, b.index(g.image[i])));
+                inside = inside ? b.land(inside, ok) : ok;
+              }
+              at.push_back(pixel);
+            }
+            auto read = [&]() -> Value {
+              return memref::LoadOp::create(b.builder, b.loc, in[0], at);
+            };
+            Value value = inside
+                              ? b.branch(inside, read,
+                                         [&] { return b.constant(element, 0); })
+                              : read();
+            memref::StoreOp::create(b.builder, b.loc, value, out[0], ivs);
+          });
+        });
+      })[0];
 }
 
 /// Sums columns [batch, channels, window..., positions...] into the image.
@@ -157,43 +158,43 @@ static Value fold(Lowering &l, Value columns, const Geometry &g) {
   llvm::append_range(view, g.positions);
   columns = l.reshape(columns, view);
   Type type = elementOf(columns);
-  return l.loops(columns, l.type(shape, type), [&](LoopBuilder &b,
-                                                   ValueRange in,
-                                                   ValueRange out) {
-    b.parallel(shape, [&](ValueRange ivs) {
-      std::function<Value(size_t, SmallVector<Value>, Value, Value)> nest =
-          [&](size_t level, SmallVector<Value> window, Value ok,
-              Value sum) -> Value {
-        if (level < g.window.size())
-          return b.fold(g.window[level], sum, [&](Value iv, Value sum) {
-            SmallVector<Value> next(window);
-            next.push_back(iv);
-            return nest(level + 1, next, ok, sum);
-          });
-        SmallVector<Value> at{ivs[0], ivs[1]}, positions;
-        llvm::append_range(at, window);
-        Value inside;
-        for (size_t i = 0; i < g.window.size(); ++i) {
-          Value from =
-              b.sub(b.add(ivs[2 + i], b.index(g.pads[i])),
-                    b.mul(window[i], b.index(g.dilations[i])));
-          Value stride = b.index(g.strides[i]);
-          Value position = arith::DivSIOp::create(b.builder, b.loc, from,
-                                                  stride);
-          Value good = b.compare(P::Eq, b.mul(position, stride), from);
-          good = b.land(good, b.compare(P::Ge, from, b.index(0)));
-          good = b.land(good, b.compare(P::Lt, position,
-                                        b.index(g.positions[i])));
-          inside = inside ? b.land(inside, good) : good;
-          at.push_back(position);
-        }
-        return b.branch(inside, [&] { return b.add(sum, b.load(in[0], at)); },
-                        [&] { return sum; });
-      };
-      Value sum = nest(0, {}, Value(), b.constant(computeType(type), 0));
-      b.store(sum, out[0], ivs);
-    });
-  })[0];
+  return l.loops(
+      columns, l.type(shape, type),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel(shape, [&](ValueRange ivs) {
+          std::function<Value(size_t, SmallVector<Value>, Value, Value)> nest =
+              [&](size_t level, SmallVector<Value> window, Value ok,
+                  Value sum) -> Value {
+            if (level < g.window.size())
+              return b.fold(g.window[level], sum, [&](Value iv, Value sum) {
+                SmallVector<Value> next(window);
+                next.push_back(iv);
+                return nest(level + 1, next, ok, sum);
+              });
+            SmallVector<Value> at{ivs[0], ivs[1]}, positions;
+            llvm::append_range(at, window);
+            Value inside;
+            for (size_t i = 0; i < g.window.size(); ++i) {
+              Value from = b.sub(b.add(ivs[2 + i], b.index(g.pads[i])),
+                                 b.mul(window[i], b.index(g.dilations[i])));
+              Value stride = b.index(g.strides[i]);
+              Value position =
+                  arith::DivSIOp::create(b.builder, b.loc, from, stride);
+              Value good = b.compare(P::Eq, b.mul(position, stride), from);
+              good = b.land(good, b.compare(P::Ge, from, b.index(0)));
+              good = b.land(
+                  good, b.compare(P::Lt, position, b.index(g.positions[i])));
+              inside = inside ? b.land(inside, good) : good;
+              at.push_back(position);
+            }
+            return b.branch(
+                inside, [&] { return b.add(sum, b.load(in[0], at)); },
+                [&] { return sum; });
+          };
+          Value sum = nest(0, {}, Value(), b.constant(computeType(type), 0));
+          b.store(sum, out[0], ivs);
+        });
+      })[0];
 }
 
 /// Weight as one matrix per group, repeated for the batch unless there is one
@@ -210,11 +211,9 @@ static Value weightMatrices(Lowering &l, Value weight, const Geometry &g) {
 LogicalResult kernels::lower(Lowering &l, nn::ConvOp op) {
   Value input = l.get(op.getInput()), weight = l.get(op.getWeight());
   Geometry g(op, shapeOf(input), shapeOf(weight), shapeOf(op.getResult()));
-  Value columns =
-      l.reshape(unfold(l, input, g, false),
-                {g.batch * g.groups, g.depth(), g.positionCount()});
-  Value result =
-      l.product(weightMatrices(l, weight, g), columns, false, false);
+  Value columns = l.reshape(unfold(l, input, g, false),
+                            {g.batch * g.groups, g.depth(), g.positionCount()});
+  Value result = l.product(weightMatrices(l, weight, g), columns, false, false);
   l.set(op, finish(l, result, op.getResult()));
   return success();
 }
@@ -222,8 +221,8 @@ LogicalResult kernels::lower(Lowering &l, nn::ConvOp op) {
 LogicalResult kernels::lower(Lowering &l, nn::ConvGradInputOp op) {
   Value grad = l.get(op.getGrad()), weight = l.get(op.getWeight());
   Geometry g(op, shapeOf(op.getResult()), shapeOf(weight), shapeOf(grad));
-  Value rows = l.reshape(grad, {g.batch * g.groups, g.outChannels / g.groups,
-                                g.positionCount()});
+  Value rows = l.reshape(
+      grad, {g.batch * g.groups, g.outChannels / g.groups, g.positionCount()});
   Value columns = l.product(weightMatrices(l, weight, g), rows, true, false);
   l.set(op, finish(l, fold(l, columns, g), op.getResult()));
   return success();
@@ -234,11 +233,11 @@ LogicalResult kernels::lower(Lowering &l, nn::ConvGradWeightOp op) {
   Geometry g(op, shapeOf(input), shapeOf(op.getResult()), shapeOf(grad));
   int64_t length = g.batch * g.positionCount();
   int64_t rows = g.outChannels / g.groups;
-  Value columns = l.reshape(unfold(l, input, g, true),
-                            {g.groups, g.depth(), length});
+  Value columns =
+      l.reshape(unfold(l, input, g, true), {g.groups, g.depth(), length});
   Value flat = l.reshape(grad, {g.batch, g.outChannels, g.positionCount()});
-  Value left = l.reshape(l.transpose(flat, {1, 0, 2}),
-                         {g.groups, rows, length});
+  Value left =
+      l.reshape(l.transpose(flat, {1, 0, 2}), {g.groups, rows, length});
   l.set(op, finish(l, l.product(left, columns, false, true), op.getResult()));
   return success();
 }

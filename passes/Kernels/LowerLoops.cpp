@@ -13,7 +13,8 @@
 //   transposition        blocks of 32 x 32, so that lines of both sides stay
 //                        in the cache
 //   sum along rows       parallel { for inner, carried in a register }
-//   sum along columns    parallel blocks of columns { for rows { for columns } }
+//   sum along columns    parallel blocks of columns { for rows { for columns }
+//   }
 //
 //===----------------------------------------------------------------------===//
 
@@ -83,8 +84,7 @@ static LogicalResult linearTerms(AffineExpr expr, int64_t factor,
         succeeded(linearTerms(binary.getRHS(), factor, steps, start)));
   if (binary && binary.getKind() == AffineExprKind::Mul)
     if (auto by = dyn_cast<AffineConstantExpr>(binary.getRHS()))
-      return linearTerms(binary.getLHS(), factor * by.getValue(), steps,
-                         start);
+      return linearTerms(binary.getLHS(), factor * by.getValue(), steps, start);
   return failure();
 }
 
@@ -108,9 +108,9 @@ static FailureOr<Access> accessOf(OpBuilder &builder, Location loc,
     extent += (dim - 1) * stride;
   access.flat = memref::ReinterpretCastOp::create(
       builder, loc,
-      MemRefType::get({extent}, type.getElementType(),
-                      StridedLayoutAttr::get(builder.getContext(), offset,
-                                             {1})),
+      MemRefType::get(
+          {extent}, type.getElementType(),
+          StridedLayoutAttr::get(builder.getContext(), offset, {1})),
       buffer, offset, ArrayRef<int64_t>{extent}, ArrayRef<int64_t>{1});
   return access;
 }
@@ -129,9 +129,8 @@ void Nest::merge() {
   for (size_t d = dims.size(); d-- > 1;) {
     bool joins = dims[d - 1].isReduction == dims[d].isReduction;
     int64_t size = dims[d].size;
-    forEachAccess([&](Access &a) {
-      joins &= a.step[d - 1] == a.step[d] * size;
-    });
+    forEachAccess(
+        [&](Access &a) { joins &= a.step[d - 1] == a.step[d] * size; });
     if (!joins)
       continue;
     dims[d - 1].size *= size;
@@ -229,8 +228,8 @@ Value NestEmitter::address(const Access &access) {
 SmallVector<Value> NestEmitter::loadAll(ArrayRef<Access> accesses) {
   SmallVector<Value> values;
   for (const Access &access : accesses)
-    values.push_back(memref::LoadOp::create(b.builder, b.loc, access.flat,
-                                            address(access)));
+    values.push_back(
+        memref::LoadOp::create(b.builder, b.loc, access.flat, address(access)));
   return values;
 }
 
@@ -341,9 +340,8 @@ void NestEmitter::emit() {
                                       {inner, kTransposeBlock}};
     return blocks(outer, both, [&] {
       Value base = ivs[inner];
-      within(*other, kTransposeBlock, ivs[*other], [&] {
-        within(inner, kTransposeBlock, base, [&] { point(); });
-      });
+      within(*other, kTransposeBlock, ivs[*other],
+             [&] { within(inner, kTransposeBlock, base, [&] { point(); }); });
     });
   }
   // One dimension: the threads' chunks are ranges of the vectorised loop.
@@ -460,9 +458,8 @@ static void lowerMatmul(kern::MatmulOp op) {
   Type type = elementOf(c);
   b.parallel({sizes.batch, sizes.m}, [&](ValueRange ivs) {
     Value zero = b.constant(type, 0);
-    b.loop(sizes.n, [&](Value j) {
-      b.store(zero, c, at(c, ivs[0], ivs[1], j, false));
-    });
+    b.loop(sizes.n,
+           [&](Value j) { b.store(zero, c, at(c, ivs[0], ivs[1], j, false)); });
     b.loop(sizes.k, [&](Value k) {
       Value x = b.load(a, at(a, ivs[0], ivs[1], k, op.getTransposeA()));
       x = b.cast(x, type, false, false);
@@ -509,8 +506,7 @@ static LogicalResult lowerFunction(func::FuncOp function) {
 }
 
 namespace {
-struct LowerLoopsPass
-    : mgq::kernels::impl::LowerLoopsPassBase<LowerLoopsPass> {
+struct LowerLoopsPass : mgq::kernels::impl::LowerLoopsPassBase<LowerLoopsPass> {
   void runOnOperation() override {
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (function->hasAttr(nn::kLayerAttr) && !function.isExternal() &&

@@ -55,10 +55,9 @@ LogicalResult kernels::lower(Lowering &l, nn::ReduceOp op) {
     Type compute = computeType(element);
     bool isExtremum =
         kind == nn::ReduceKind::Max || kind == nn::ReduceKind::Min;
-    Value init =
-        isExtremum
-            ? neutral(s, compute, kind == nn::ReduceKind::Max, isUnsigned)
-            : s.constant(compute, kind == nn::ReduceKind::Prod);
+    Value init = isExtremum ? neutral(s, compute, kind == nn::ReduceKind::Max,
+                                      isUnsigned)
+                            : s.constant(compute, kind == nn::ReduceKind::Prod);
     result = l.reduce(input, op.getAxes(), init,
                       [&](ScalarBuilder &s, Value sum, Value value) {
                         return combine(s, kind, sum, value, isUnsigned);
@@ -79,25 +78,27 @@ LogicalResult kernels::lower(Lowering &l, nn::ArgReduceOp op) {
   Value flat = l.reshape(input, view.shape());
   RankedTensorType to =
       l.type({view.outer, view.inner}, l.builder.getI64Type());
-  Value result = l.loops(flat, to, [&](LoopBuilder &b, ValueRange in,
-                                       ValueRange out) {
-    b.parallel({view.outer, view.inner}, [&](ValueRange ivs) {
-      Value zero = b.index(0);
-      Value first = b.load(in[0], {ivs[0], zero, ivs[1]});
-      auto best = b.carry(
-          view.size, ValueRange{first, zero}, [&](Value iv, ValueRange best) {
-            Value x = b.load(in[0], {ivs[0], iv, ivs[1]});
-            Value wins = b.compare(better, x, best[0], isUnsigned);
-            if (isa<FloatType>(x.getType())) // the first NaN wins, and stays
-              wins = b.select(b.isNan(best[0]), b.constant(
-                                  b.builder.getI1Type(), 0),
-                              b.lor(wins, b.isNan(x)));
-            return SmallVector<Value>{b.select(wins, x, best[0]),
-                                      b.select(wins, iv, best[1])};
-          });
-      b.store(b.fromIndex(best[1], b.builder.getI64Type()), out[0], ivs);
-    });
-  })[0];
+  Value result =
+      l.loops(flat, to, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel({view.outer, view.inner}, [&](ValueRange ivs) {
+          Value zero = b.index(0);
+          Value first = b.load(in[0], {ivs[0], zero, ivs[1]});
+          auto best =
+              b.carry(view.size, ValueRange{first, zero},
+                      [&](Value iv, ValueRange best) {
+                        Value x = b.load(in[0], {ivs[0], iv, ivs[1]});
+                        Value wins = b.compare(better, x, best[0], isUnsigned);
+                        if (isa<FloatType>(
+                                x.getType())) // the first NaN wins, and stays
+                          wins = b.select(b.isNan(best[0]),
+                                          b.constant(b.builder.getI1Type(), 0),
+                                          b.lor(wins, b.isNan(x)));
+                        return SmallVector<Value>{b.select(wins, x, best[0]),
+                                                  b.select(wins, iv, best[1])};
+                      });
+          b.store(b.fromIndex(best[1], b.builder.getI64Type()), out[0], ivs);
+        });
+      })[0];
   l.set(op, l.reshape(result, shapeOf(op.getResult())));
   return success();
 }
@@ -106,20 +107,20 @@ LogicalResult kernels::lower(Lowering &l, nn::CumsumOp op) {
   Value input = l.get(op.getInput());
   AxisView view(shapeOf(input), op.getAxis());
   Value flat = l.reshape(input, view.shape());
-  Value result = l.loops(flat, tensorType(flat), [&](LoopBuilder &b,
-                                                     ValueRange in,
-                                                     ValueRange out) {
-    b.parallel({view.outer, view.inner}, [&](ValueRange ivs) {
-      Value zero = b.constant(computeType(elementOf(flat)), 0);
-      b.fold(view.size, zero, [&](Value iv, Value sum) {
-        Value at = op.getReverse() ? b.sub(b.index(view.size - 1), iv) : iv;
-        SmallVector<Value> indices{ivs[0], at, ivs[1]};
-        Value next = b.add(sum, b.load(in[0], indices));
-        b.store(op.getExclusive() ? sum : next, out[0], indices);
-        return next;
-      });
-    });
-  })[0];
+  Value result = l.loops(
+      flat, tensorType(flat),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel({view.outer, view.inner}, [&](ValueRange ivs) {
+          Value zero = b.constant(computeType(elementOf(flat)), 0);
+          b.fold(view.size, zero, [&](Value iv, Value sum) {
+            Value at = op.getReverse() ? b.sub(b.index(view.size - 1), iv) : iv;
+            SmallVector<Value> indices{ivs[0], at, ivs[1]};
+            Value next = b.add(sum, b.load(in[0], indices));
+            b.store(op.getExclusive() ? sum : next, out[0], indices);
+            return next;
+          });
+        });
+      })[0];
   l.set(op, l.reshape(result, shapeOf(op.getResult())));
   return success();
 }
@@ -145,13 +146,12 @@ static SmallVector<Value> forWindow(
           return next;
         }
         return b.carry(window[level], carried, [&](Value iv, ValueRange now) {
-          Value at = b.sub(
-              b.add(b.mul(position[level], b.index(strides[level])),
-                    b.mul(iv, b.index(dilations[level]))),
-              b.index(pads[level]));
-          Value ok = b.land(
-              b.compare(P::Ge, at, b.index(0)),
-              b.compare(P::Lt, at, b.index(spatial[level])));
+          Value at =
+              b.sub(b.add(b.mul(position[level], b.index(strides[level])),
+                          b.mul(iv, b.index(dilations[level]))),
+                    b.index(pads[level]));
+          Value ok = b.land(b.compare(P::Ge, at, b.index(0)),
+                            b.compare(P::Lt, at, b.index(spatial[level])));
           indices.push_back(b.select(ok, at, b.index(0)));
           SmallVector<Value> next =
               nest(level + 1, inside ? b.land(inside, ok) : ok, now);
@@ -190,32 +190,32 @@ LogicalResult kernels::lower(Lowering &l, nn::PoolOp op) {
   int64_t windowSize = 1;
   for (int64_t dim : op.getWindow())
     windowSize *= dim;
-  Value result = l.loops(input, l.type(to, element), [&](LoopBuilder &b,
-                                                         ValueRange in,
-                                                         ValueRange out) {
-    b.parallel(to, [&](ValueRange ivs) {
-      Type compute = computeType(element);
-      Value zero = b.constant(compute, 0);
-      Value start = isMax ? neutral(b, compute, true, false) : zero;
-      auto last = forWindow(
-          b, op.getWindow(), op.getStrides(), op.getDilations(),
-          op.getPadsBefore(), shape.drop_front(2), ivs.drop_front(2),
-          ValueRange{start, zero}, [&](ValueRange at, ValueRange now) {
-            SmallVector<Value> indices{ivs[0], ivs[1]};
-            llvm::append_range(indices, at);
-            Value x = b.load(in[0], indices);
-            return SmallVector<Value>{
-                isMax ? b.max(now[0], x) : b.add(now[0], x),
-                b.add(now[1], b.constant(compute, 1))};
-          });
-      Value value = last[0];
-      if (!isMax)
-        value = b.div(value, op.getCountPadding()
-                                 ? b.constant(compute, windowSize)
-                                 : last[1]);
-      b.store(value, out[0], ivs);
-    });
-  })[0];
+  Value result = l.loops(
+      input, l.type(to, element),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel(to, [&](ValueRange ivs) {
+          Type compute = computeType(element);
+          Value zero = b.constant(compute, 0);
+          Value start = isMax ? neutral(b, compute, true, false) : zero;
+          auto last = forWindow(
+              b, op.getWindow(), op.getStrides(), op.getDilations(),
+              op.getPadsBefore(), shape.drop_front(2), ivs.drop_front(2),
+              ValueRange{start, zero}, [&](ValueRange at, ValueRange now) {
+                SmallVector<Value> indices{ivs[0], ivs[1]};
+                llvm::append_range(indices, at);
+                Value x = b.load(in[0], indices);
+                return SmallVector<Value>{
+                    isMax ? b.max(now[0], x) : b.add(now[0], x),
+                    b.add(now[1], b.constant(compute, 1))};
+              });
+          Value value = last[0];
+          if (!isMax)
+            value = b.div(value, op.getCountPadding()
+                                     ? b.constant(compute, windowSize)
+                                     : last[1]);
+          b.store(value, out[0], ivs);
+        });
+      })[0];
   l.set(op, result);
   return success();
 }
@@ -232,59 +232,61 @@ LogicalResult kernels::lower(Lowering &l, nn::PoolGradOp op) {
   // the compute type.
   Value zeros = l.filled(shape, compute, 0);
   SmallVector<Value> operands{input, grad};
-  Value result = l.loopsInto(operands, zeros, [&](LoopBuilder &b,
-                                                  ValueRange in,
-                                                  ValueRange out) {
-    auto window = [&](ValueRange ivs, ValueRange init, auto visit) {
-      return forWindow(b, op.getWindow(), op.getStrides(), op.getDilations(),
-                       op.getPadsBefore(), shape.drop_front(2),
-                       ivs.drop_front(2), init, visit);
-    };
-    auto at = [](ValueRange ivs, ValueRange spatial) {
-      SmallVector<Value> indices{ivs[0], ivs[1]};
-      llvm::append_range(indices, spatial);
-      return indices;
-    };
-    auto addTo = [&](ValueRange indices, Value value) {
-      b.store(b.add(b.load(out[0], indices), value), out[0], indices);
-    };
-    auto maxWindow = [&](ValueRange ivs) {
-      SmallVector<Value> init{neutral(b, compute, true, false),
-                              b.constant(b.builder.getI1Type(), 0)};
-      init.append(shape.size() - 2, b.index(0));
-      auto best = window(ivs, init, [&](ValueRange spatial, ValueRange now) {
-        Value x = b.load(in[0], at(ivs, spatial));
-        Value wins = b.lor(b.compare(P::Gt, x, now[0]), b.lnot(now[1]));
-        SmallVector<Value> next{b.select(wins, x, now[0]),
-                                b.constant(b.builder.getI1Type(), 1)};
-        for (auto [index, old] : llvm::zip_equal(spatial, now.drop_front(2)))
-          next.push_back(b.select(wins, index, old));
-        return next;
-      });
-      SmallVector<Value> spatial(ArrayRef<Value>(best).drop_front(2));
-      addTo(at(ivs, spatial), b.load(in[1], ivs));
-    };
-    auto averageWindow = [&](ValueRange ivs) {
-      Value zero = b.constant(compute, 0), one = b.constant(compute, 1);
-      Value count =
-          op.getCountPadding()
-              ? b.constant(compute, windowSize)
-              : window(ivs, ValueRange{zero}, [&](ValueRange, ValueRange now) {
-                  return SmallVector<Value>{b.add(now[0], one)};
-                })[0];
-      Value share = b.div(b.load(in[1], ivs), count);
-      forEachInside(b, op, shape, ivs, [&](ValueRange spatial) {
-        addTo(at(ivs, spatial), share);
-      });
-    };
-    b.parallel({shape[0], shape[1]}, [&](ValueRange outer) {
-      b.loops(windows.drop_front(2), [&](ValueRange position) {
-        SmallVector<Value> ivs(outer);
-        llvm::append_range(ivs, position);
-        isMax ? maxWindow(ivs) : averageWindow(ivs);
-      });
-    });
-  })[0];
+  Value result = l.loopsInto(
+      operands, zeros, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        auto window = [&](ValueRange ivs, ValueRange init, auto visit) {
+          return forWindow(b, op.getWindow(), op.getStrides(),
+                           op.getDilations(), op.getPadsBefore(),
+                           shape.drop_front(2), ivs.drop_front(2), init, visit);
+        };
+        auto at = [](ValueRange ivs, ValueRange spatial) {
+          SmallVector<Value> indices{ivs[0], ivs[1]};
+          llvm::append_range(indices, spatial);
+          return indices;
+        };
+        auto addTo = [&](ValueRange indices, Value value) {
+          b.store(b.add(b.load(out[0], indices), value), out[0], indices);
+        };
+        auto maxWindow = [&](ValueRange ivs) {
+          SmallVector<Value> init{neutral(b, compute, true, false),
+                                  b.constant(b.builder.getI1Type(), 0)};
+          init.append(shape.size() - 2, b.index(0));
+          auto best =
+              window(ivs, init, [&](ValueRange spatial, ValueRange now) {
+                Value x = b.load(in[0], at(ivs, spatial));
+                Value wins = b.lor(b.compare(P::Gt, x, now[0]), b.lnot(now[1]));
+                SmallVector<Value> next{b.select(wins, x, now[0]),
+                                        b.constant(b.builder.getI1Type(), 1)};
+                for (auto [index, old] :
+                     llvm::zip_equal(spatial, now.drop_front(2)))
+                  next.push_back(b.select(wins, index, old));
+                return next;
+              });
+          SmallVector<Value> spatial(ArrayRef<Value>(best).drop_front(2));
+          addTo(at(ivs, spatial), b.load(in[1], ivs));
+        };
+        auto averageWindow = [&](ValueRange ivs) {
+          Value zero = b.constant(compute, 0), one = b.constant(compute, 1);
+          Value count =
+              op.getCountPadding()
+                  ? b.constant(compute, windowSize)
+                  : window(ivs, ValueRange{zero},
+                           [&](ValueRange, ValueRange now) {
+                             return SmallVector<Value>{b.add(now[0], one)};
+                           })[0];
+          Value share = b.div(b.load(in[1], ivs), count);
+          forEachInside(b, op, shape, ivs, [&](ValueRange spatial) {
+            addTo(at(ivs, spatial), share);
+          });
+        };
+        b.parallel({shape[0], shape[1]}, [&](ValueRange outer) {
+          b.loops(windows.drop_front(2), [&](ValueRange position) {
+            SmallVector<Value> ivs(outer);
+            llvm::append_range(ivs, position);
+            isMax ? maxWindow(ivs) : averageWindow(ivs);
+          });
+        });
+      })[0];
   l.set(op, l.convert(result, element));
   return success();
 }

@@ -32,39 +32,39 @@ static Value softmax(Lowering &l, Value input, int64_t axis, bool logarithm) {
   Type compute = computeType(elementOf(input));
   // A narrow result cannot hold the exponentials between the passes.
   bool keep = compute == elementOf(input) && !logarithm;
-  Value result = l.loops(flat, tensorType(flat), [&](LoopBuilder &b,
-                                                     ValueRange in,
-                                                     ValueRange out) {
-    SmallVector<int64_t> rows{view.outer};
-    if (view.inner != 1)
-      rows.push_back(view.inner);
-    b.parallel(rows, [&](ValueRange ivs) {
-      auto at = [&](Value j) {
-        return SmallVector<Value>{ivs[0], j,
-                                  view.inner == 1 ? b.index(0) : ivs[1]};
-      };
-      Value max =
-          b.fold(view.size, lowest(b, compute), [&](Value j, Value max) {
-            return b.max(max, b.load(in[0], at(j)));
+  Value result = l.loops(
+      flat, tensorType(flat),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        SmallVector<int64_t> rows{view.outer};
+        if (view.inner != 1)
+          rows.push_back(view.inner);
+        b.parallel(rows, [&](ValueRange ivs) {
+          auto at = [&](Value j) {
+            return SmallVector<Value>{ivs[0], j,
+                                      view.inner == 1 ? b.index(0) : ivs[1]};
+          };
+          Value max =
+              b.fold(view.size, lowest(b, compute), [&](Value j, Value max) {
+                return b.max(max, b.load(in[0], at(j)));
+              });
+          Value sum = b.fold(
+              view.size, b.constant(compute, 0), [&](Value j, Value sum) {
+                Value e = b.exp(b.sub(b.load(in[0], at(j)), max));
+                if (keep)
+                  b.store(e, out[0], at(j));
+                return b.addAnyOrder(sum, e);
+              });
+          Value factor =
+              logarithm ? b.log(sum) : b.div(b.constant(compute, 1), sum);
+          b.loop(view.size, [&](Value j) {
+            Value x =
+                keep ? b.load(out[0], at(j)) : b.sub(b.load(in[0], at(j)), max);
+            Value y = logarithm ? b.sub(x, factor)
+                                : b.mul(keep ? x : b.exp(x), factor);
+            b.store(y, out[0], at(j));
           });
-      Value sum = b.fold(
-          view.size, b.constant(compute, 0), [&](Value j, Value sum) {
-            Value e = b.exp(b.sub(b.load(in[0], at(j)), max));
-            if (keep)
-              b.store(e, out[0], at(j));
-            return b.addAnyOrder(sum, e);
-          });
-      Value factor = logarithm ? b.log(sum)
-                               : b.div(b.constant(compute, 1), sum);
-      b.loop(view.size, [&](Value j) {
-        Value x = keep ? b.load(out[0], at(j))
-                       : b.sub(b.load(in[0], at(j)), max);
-        Value y = logarithm ? b.sub(x, factor)
-                            : b.mul(keep ? x : b.exp(x), factor);
-        b.store(y, out[0], at(j));
-      });
-    });
-  })[0];
+        });
+      })[0];
   return l.reshape(result, shapeOf(input));
 }
 
@@ -132,11 +132,9 @@ static std::pair<Value, Value> statistics(LoopBuilder &b, Value x, Value r,
   Type type = computeType(elementOf(x));
   Value mean = b.constant(type, 0);
   if (centered)
-    mean = b.mul(rowSum(b, size, type,
-                        [&](Value j) {
-                          return b.load(x, {r, j});
-                        }),
-                 b.constant(type, 1.0 / size));
+    mean =
+        b.mul(rowSum(b, size, type, [&](Value j) { return b.load(x, {r, j}); }),
+              b.constant(type, 1.0 / size));
   Value squares = rowSum(b, size, type, [&](Value j) {
     Value d = b.load(x, {r, j});
     if (centered)
@@ -157,31 +155,31 @@ static Value norm(Lowering &l, Value input, Value scale, Value bias,
     operands.push_back(scale);
   if (bias)
     operands.push_back(bias);
-  Value result = l.loops(
-      operands, tensorType(operands[0]),
-      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
-        auto affine = [&](Value buffer, Value r, Value j) {
-          if (cast<MemRefType>(buffer.getType()).getRank() == 1)
-            return b.load(buffer, j);
-          return b.load(buffer, {r, j});
-        };
-        b.parallel(rows.count, [&](ValueRange ivs) {
-          Value r = ivs[0];
-          auto [mean, rstd] =
-              statistics(b, in[0], r, rows.size, epsilon, centered);
-          b.loop(rows.size, [&, mean = mean, rstd = rstd](Value j) {
-            Value y = b.load(in[0], {r, j});
-            if (centered)
-              y = b.sub(y, mean);
-            y = b.mul(y, rstd);
-            if (scale)
-              y = b.mul(y, affine(in[1], r, j));
-            if (bias)
-              y = b.add(y, affine(in.back(), r, j));
-            b.store(y, out[0], {r, j});
-          });
-        });
-      })[0];
+  Value result =
+      l.loops(operands, tensorType(operands[0]),
+              [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+                auto affine = [&](Value buffer, Value r, Value j) {
+                  if (cast<MemRefType>(buffer.getType()).getRank() == 1)
+                    return b.load(buffer, j);
+                  return b.load(buffer, {r, j});
+                };
+                b.parallel(rows.count, [&](ValueRange ivs) {
+                  Value r = ivs[0];
+                  auto [mean, rstd] =
+                      statistics(b, in[0], r, rows.size, epsilon, centered);
+                  b.loop(rows.size, [&, mean = mean, rstd = rstd](Value j) {
+                    Value y = b.load(in[0], {r, j});
+                    if (centered)
+                      y = b.sub(y, mean);
+                    y = b.mul(y, rstd);
+                    if (scale)
+                      y = b.mul(y, affine(in[1], r, j));
+                    if (bias)
+                      y = b.add(y, affine(in.back(), r, j));
+                    b.store(y, out[0], {r, j});
+                  });
+                });
+              })[0];
   return l.reshape(result, shape);
 }
 
@@ -205,19 +203,18 @@ static Value normGrad(Lowering &l, Value input, Value grad, int64_t axis,
             Value x = b.load(in[0], {r, j});
             return b.mul(centered ? b.sub(x, mean) : x, rstd);
           };
-          Value along = b.mul(
-              rowSum(b, rows.size, type,
-                     [&](Value j) {
-                       return b.mul(b.load(in[1], {r, j}), unit(j));
-                     }),
-              inverse);
-          Value level =
-              centered ? b.mul(rowSum(b, rows.size, type,
-                                      [&](Value j) {
-                                        return b.load(in[1], {r, j});
-                                      }),
-                               inverse)
-                       : Value();
+          Value along =
+              b.mul(rowSum(b, rows.size, type,
+                           [&](Value j) {
+                             return b.mul(b.load(in[1], {r, j}), unit(j));
+                           }),
+                    inverse);
+          Value level = centered ? b.mul(rowSum(b, rows.size, type,
+                                                [&](Value j) {
+                                                  return b.load(in[1], {r, j});
+                                                }),
+                                         inverse)
+                                 : Value();
           b.loop(rows.size, [&, rstd = rstd](Value j) {
             Value g = b.load(in[1], {r, j});
             if (centered)
@@ -231,9 +228,9 @@ static Value normGrad(Lowering &l, Value input, Value grad, int64_t axis,
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::LayerNormOp op) {
-  l.set(op, norm(l, l.get(op.getInput()), l.get(op.getScale()),
-                 l.get(op.getBias()), op.getAxis(),
-                 op.getEpsilon().convertToDouble(), true));
+  l.set(op,
+        norm(l, l.get(op.getInput()), l.get(op.getScale()), l.get(op.getBias()),
+             op.getAxis(), op.getEpsilon().convertToDouble(), true));
   return success();
 }
 LogicalResult kernels::lower(Lowering &l, nn::RMSNormOp op) {
@@ -242,13 +239,13 @@ LogicalResult kernels::lower(Lowering &l, nn::RMSNormOp op) {
   return success();
 }
 LogicalResult kernels::lower(Lowering &l, nn::LayerNormGradOp op) {
-  l.set(op, normGrad(l, l.get(op.getInput()), l.get(op.getGrad()),
-                     op.getAxis(), op.getEpsilon().convertToDouble(), true));
+  l.set(op, normGrad(l, l.get(op.getInput()), l.get(op.getGrad()), op.getAxis(),
+                     op.getEpsilon().convertToDouble(), true));
   return success();
 }
 LogicalResult kernels::lower(Lowering &l, nn::RMSNormGradOp op) {
-  l.set(op, normGrad(l, l.get(op.getInput()), l.get(op.getGrad()),
-                     op.getAxis(), op.getEpsilon().convertToDouble(), false));
+  l.set(op, normGrad(l, l.get(op.getInput()), l.get(op.getGrad()), op.getAxis(),
+                     op.getEpsilon().convertToDouble(), false));
   return success();
 }
 
@@ -261,41 +258,43 @@ LogicalResult kernels::lower(Lowering &l, nn::RopeOp op) {
   SmallVector<Value> operands{input, l.get(op.getCos()), l.get(op.getSin())};
   auto shape = shapeOf(input);
   int64_t half = shape.back() / 2;
-  Value result = l.loops(operands, tensorType(input), [&](LoopBuilder &b,
-                                                          ValueRange in,
-                                                          ValueRange out) {
-    b.parallel(shape.drop_back(), [&](ValueRange row) {
-      b.loop(half, [&](Value j) {
-        Value first = op.getInterleaved() ? b.mul(j, b.index(2)) : j;
-        Value second = b.add(first, b.index(op.getInterleaved() ? 1 : half));
-        auto at = [&](Value column) {
-          SmallVector<Value> indices(row);
-          indices.push_back(column);
-          return indices;
-        };
-        auto table = [&](Value buffer, Value column) {
-          return b.load(buffer,
-                        b.broadcastIndices(
-                            cast<MemRefType>(buffer.getType()).getShape(),
-                            at(column)));
-        };
-        Value x1 = b.load(in[0], at(first)), x2 = b.load(in[0], at(second));
-        Value c1 = table(in[1], first), c2 = table(in[1], second);
-        Value s1 = table(in[2], first), s2 = table(in[2], second);
-        // rotate: (-x2, x1); its transpose on (x1 s1, x2 s2): (x2 s2, -x1 s1).
-        Value y1, y2;
-        if (op.getTransposed()) {
-          y1 = b.add(b.mul(x1, c1), b.mul(x2, s2));
-          y2 = b.sub(b.mul(x2, c2), b.mul(x1, s1));
-        } else {
-          y1 = b.sub(b.mul(x1, c1), b.mul(x2, s1));
-          y2 = b.add(b.mul(x2, c2), b.mul(x1, s2));
-        }
-        b.store(y1, out[0], at(first));
-        b.store(y2, out[0], at(second));
-      });
-    });
-  })[0];
+  Value result = l.loops(
+      operands, tensorType(input),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        b.parallel(shape.drop_back(), [&](ValueRange row) {
+          b.loop(half, [&](Value j) {
+            Value first = op.getInterleaved() ? b.mul(j, b.index(2)) : j;
+            Value second =
+                b.add(first, b.index(op.getInterleaved() ? 1 : half));
+            auto at = [&](Value column) {
+              SmallVector<Value> indices(row);
+              indices.push_back(column);
+              return indices;
+            };
+            auto table = [&](Value buffer, Value column) {
+              return b.load(buffer,
+                            b.broadcastIndices(
+                                cast<MemRefType>(buffer.getType()).getShape(),
+                                at(column)));
+            };
+            Value x1 = b.load(in[0], at(first)), x2 = b.load(in[0], at(second));
+            Value c1 = table(in[1], first), c2 = table(in[1], second);
+            Value s1 = table(in[2], first), s2 = table(in[2], second);
+            // rotate: (-x2, x1); its transpose on (x1 s1, x2 s2): (x2 s2, -x1
+            // s1).
+            Value y1, y2;
+            if (op.getTransposed()) {
+              y1 = b.add(b.mul(x1, c1), b.mul(x2, s2));
+              y2 = b.sub(b.mul(x2, c2), b.mul(x1, s1));
+            } else {
+              y1 = b.sub(b.mul(x1, c1), b.mul(x2, s1));
+              y2 = b.add(b.mul(x2, c2), b.mul(x1, s2));
+            }
+            b.store(y1, out[0], at(first));
+            b.store(y2, out[0], at(second));
+          });
+        });
+      })[0];
   l.set(op, result);
   return success();
 }
@@ -333,25 +332,26 @@ LogicalResult kernels::lower(Lowering &l, nn::CrossEntropyOp op) {
     operands.push_back(weight);
   std::string name = l.nodeName();
   Type element = elementOf(logits), compute = computeType(element);
-  l.set(op, l.loops(operands, l.type({rows}, element), [&](LoopBuilder &b,
-                                                           ValueRange in,
-                                                           ValueRange out) {
-    b.parallel(rows, [&](ValueRange ivs) {
-      Value r = ivs[0], label = b.loadIndex(in[1], r);
-      Value loss = b.branch(
-          counts(b, label, op.getIgnoreIndex()),
-          [&] {
-            Value safe = b.checkedIndex(label, classes, false,
-                                        l.nodeNameAddress(b, name));
-            auto [max, sum] = logSumExp(b, in[0], r, classes);
-            Value x = b.sub(b.load(in[0], {r, safe}), max);
-            Value loss = b.sub(b.log(sum), x);
-            return weight ? b.mul(loss, b.load(in[2], safe)) : loss;
-          },
-          [&] { return b.constant(compute, 0); });
-      b.store(loss, out[0], r);
-    });
-  })[0]);
+  l.set(op, l.loops(operands, l.type({rows}, element),
+                    [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+                      b.parallel(rows, [&](ValueRange ivs) {
+                        Value r = ivs[0], label = b.loadIndex(in[1], r);
+                        Value loss = b.branch(
+                            counts(b, label, op.getIgnoreIndex()),
+                            [&] {
+                              Value safe =
+                                  b.checkedIndex(label, classes, false,
+                                                 l.nodeNameAddress(b, name));
+                              auto [max, sum] = logSumExp(b, in[0], r, classes);
+                              Value x = b.sub(b.load(in[0], {r, safe}), max);
+                              Value loss = b.sub(b.log(sum), x);
+                              return weight ? b.mul(loss, b.load(in[2], safe))
+                                            : loss;
+                            },
+                            [&] { return b.constant(compute, 0); });
+                        b.store(loss, out[0], r);
+                      });
+                    })[0]);
   return success();
 }
 
@@ -383,9 +383,9 @@ LogicalResult kernels::lower(Lowering &l, nn::CrossEntropyGradOp op) {
             Value e = b.exp(b.sub(b.load(in[0], {r, j}), max));
             b.store(b.mul(e, scale), out, {r, j});
           });
-          return b.sub(b.mul(b.exp(b.sub(b.load(in[0], {r, safe}), max)),
-                             scale),
-                       factor);
+          return b.sub(
+              b.mul(b.exp(b.sub(b.load(in[0], {r, safe}), max)), scale),
+              factor);
         },
         [&] {
           Value zero = b.constant(compute, 0);
@@ -410,22 +410,23 @@ LogicalResult kernels::lower(Lowering &l, nn::LabelWeightsOp op) {
     operands.push_back(weight);
   Type element = elementOf(op.getResult());
   int64_t rows = shapeOf(labels)[0];
-  l.set(op, l.loops(operands, l.type({rows}, element), [&](LoopBuilder &b,
-                                                           ValueRange in,
-                                                           ValueRange out) {
-    b.parallel(rows, [&](ValueRange ivs) {
-      Value label = b.loadIndex(in[0], ivs);
-      Value value = b.constant(computeType(element), 1);
-      if (weight) {
-        int64_t classes = shapeOf(weight)[0];
-        Value inside = b.land(b.compare(P::Ge, label, b.index(0)),
-                              b.compare(P::Lt, label, b.index(classes)));
-        value = b.load(in[1], b.select(inside, label, b.index(0)));
-      }
-      b.store(b.select(counts(b, label, op.getIgnoreIndex()), value,
-                       b.constant(value.getType(), 0)),
-              out[0], ivs);
-    });
-  })[0]);
+  l.set(op, l.loops(operands, l.type({rows}, element),
+                    [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+                      b.parallel(rows, [&](ValueRange ivs) {
+                        Value label = b.loadIndex(in[0], ivs);
+                        Value value = b.constant(computeType(element), 1);
+                        if (weight) {
+                          int64_t classes = shapeOf(weight)[0];
+                          Value inside =
+                              b.land(b.compare(P::Ge, label, b.index(0)),
+                                     b.compare(P::Lt, label, b.index(classes)));
+                          value = b.load(in[1],
+                                         b.select(inside, label, b.index(0)));
+                        }
+                        b.store(b.select(counts(b, label, op.getIgnoreIndex()),
+                                         value, b.constant(value.getType(), 0)),
+                                out[0], ivs);
+                      });
+                    })[0]);
   return success();
 }

@@ -72,8 +72,7 @@ static void copyInto(LoopBuilder &b, Value from, Value to,
       SmallVector<Value> target;
       for (auto [iv, offset, stride] :
            llvm::zip_equal(indices, offsets, strides))
-        target.push_back(
-            b.add(b.mul(iv, b.index(stride)), b.index(offset)));
+        target.push_back(b.add(b.mul(iv, b.index(stride)), b.index(offset)));
       Value value = memref::LoadOp::create(b.builder, b.loc, from, indices);
       memref::StoreOp::create(b.builder, b.loc, value, to, target);
     };
@@ -89,48 +88,53 @@ static void copyInto(LoopBuilder &b, Value from, Value to,
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::PadOp op) {
-  RankedTensorType to = l.type(shapeOf(op.getResult()),
-                               elementOf(op.getResult()));
+  RankedTensorType to =
+      l.type(shapeOf(op.getResult()), elementOf(op.getResult()));
   SmallVector<int64_t> strides;
   for (int64_t interior : op.getInterior())
     strides.push_back(interior + 1);
   SmallVector<Value> operands{l.get(op.getInput()), l.get(op.getValue())};
-  l.set(op, l.loops(operands, to, [&](LoopBuilder &b, ValueRange in,
-                                      ValueRange out) {
-    Value scalar = memref::LoadOp::create(b.builder, b.loc, in[1]);
-    // As one flat loop: destinations are dense when they are fresh, but the
-    // buffer may be a part of another, so indices stay per dimension.
-    auto shape = to.getShape();
-    b.parallel(shape.empty() ? shape : shape.drop_back(), [&](ValueRange ivs) {
-      if (shape.empty())
-        return memref::StoreOp::create(b.builder, b.loc, scalar, out[0]),
-               void();
-      b.loop(shape.back(), [&](Value iv) {
-        SmallVector<Value> indices(ivs);
-        indices.push_back(iv);
-        memref::StoreOp::create(b.builder, b.loc, scalar, out[0], indices);
-      });
-    });
-    copyInto(b, in[0], out[0], op.getBefore(), strides);
-  })[0]);
+  l.set(
+      op,
+      l.loops(operands, to, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        Value scalar = memref::LoadOp::create(b.builder, b.loc, in[1]);
+        // As one flat loop: destinations are dense when they are fresh, but the
+        // buffer may be a part of another, so indices stay per dimension.
+        auto shape = to.getShape();
+        b.parallel(shape.empty() ? shape : shape.drop_back(),
+                   [&](ValueRange ivs) {
+                     if (shape.empty())
+                       return memref::StoreOp::create(b.builder, b.loc, scalar,
+                                                      out[0]),
+                              void();
+                     b.loop(shape.back(), [&](Value iv) {
+                       SmallVector<Value> indices(ivs);
+                       indices.push_back(iv);
+                       memref::StoreOp::create(b.builder, b.loc, scalar, out[0],
+                                               indices);
+                     });
+                   });
+        copyInto(b, in[0], out[0], op.getBefore(), strides);
+      })[0]);
   return success();
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::ConcatOp op) {
-  RankedTensorType to = l.type(shapeOf(op.getResult()),
-                               elementOf(op.getResult()));
+  RankedTensorType to =
+      l.type(shapeOf(op.getResult()), elementOf(op.getResult()));
   SmallVector<Value> operands;
   for (Value input : op.getInputs())
     operands.push_back(l.get(input));
-  l.set(op, l.loops(operands, to, [&](LoopBuilder &b, ValueRange in,
-                                      ValueRange out) {
-    SmallVector<int64_t> offsets(to.getRank(), 0);
-    SmallVector<int64_t> strides(to.getRank(), 1);
-    for (Value part : in) {
-      copyInto(b, part, out[0], offsets, strides);
-      offsets[op.getAxis()] +=
-          cast<MemRefType>(part.getType()).getDimSize(op.getAxis());
-    }
-  })[0]);
+  l.set(
+      op,
+      l.loops(operands, to, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        SmallVector<int64_t> offsets(to.getRank(), 0);
+        SmallVector<int64_t> strides(to.getRank(), 1);
+        for (Value part : in) {
+          copyInto(b, part, out[0], offsets, strides);
+          offsets[op.getAxis()] +=
+              cast<MemRefType>(part.getType()).getDimSize(op.getAxis());
+        }
+      })[0]);
   return success();
 }

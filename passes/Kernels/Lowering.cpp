@@ -39,9 +39,8 @@ Value Lowering::reshape(Value value, ArrayRef<int64_t> shape) {
   return reshape(flat, shape);
 }
 
-Value Lowering::mapped(ArrayRef<int64_t> shape, Type element,
-                       ValueRange inputs, ArrayRef<AffineMap> maps,
-                       ScalarBody body) {
+Value Lowering::mapped(ArrayRef<int64_t> shape, Type element, ValueRange inputs,
+                       ArrayRef<AffineMap> maps, ScalarBody body) {
   SmallVector<AffineMap> allMaps(maps);
   allMaps.push_back(builder.getMultiDimIdentityMap(shape.size()));
   SmallVector<utils::IteratorType> iterators(shape.size(),
@@ -137,8 +136,7 @@ Value Lowering::reduce(
       builder, loc, start.getType(), input, start, maps, iterators,
       [&](OpBuilder &nested, Location, ValueRange arguments) {
         ScalarBuilder scalars(nested, loc);
-        Value result =
-            body(scalars, arguments[1], scalars.widen(arguments[0]));
+        Value result = body(scalars, arguments[1], scalars.widen(arguments[0]));
         linalg::YieldOp::create(nested, loc, result);
       });
   return op.getResult(0);
@@ -146,8 +144,8 @@ Value Lowering::reduce(
 
 SmallVector<Value> Lowering::loopsInto(ValueRange inputs, ValueRange inits,
                                        BufferBody body) {
-  auto op = kern::LoopsOp::create(builder, loc, inits.getTypes(), inputs,
-                                  inits);
+  auto op =
+      kern::LoopsOp::create(builder, loc, inits.getTypes(), inputs, inits);
   Block &block = op.getBody().emplaceBlock();
   auto addBuffer = [&](Value value) {
     RankedTensorType type = tensorType(value);
@@ -217,8 +215,7 @@ std::string Lowering::nodeName() {
     symbol = "node_name." + std::to_string(nextString++);
   } while (module.lookupSymbol(symbol));
   std::string bytes = text + '\0';
-  auto arrayType =
-      LLVM::LLVMArrayType::get(builder.getI8Type(), bytes.size());
+  auto arrayType = LLVM::LLVMArrayType::get(builder.getI8Type(), bytes.size());
   LLVM::GlobalOp::create(builder, loc, arrayType, /*isConstant=*/true,
                          LLVM::Linkage::Private, symbol,
                          builder.getStringAttr(bytes));

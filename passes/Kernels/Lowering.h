@@ -113,7 +113,7 @@ public:
   Value branch(Value condition, llvm::function_ref<Value()> yes,
                llvm::function_ref<Value()> no);
 
-  Value load(Value buffer, ValueRange indices); ///< widened
+  Value load(Value buffer, ValueRange indices);              ///< widened
   void store(Value value, Value buffer, ValueRange indices); ///< narrowed
   /// Copies one element as it is.
   void move(Value from, ValueRange fromIndices, Value to, ValueRange toIndices);
@@ -140,7 +140,9 @@ public:
   Location loc = builder.getUnknownLoc();
 
   /// What stands for an operand of an nn op; null for null.
-  Value get(Value value) const { return value ? values.lookup(value) : Value(); }
+  Value get(Value value) const {
+    return value ? values.lookup(value) : Value();
+  }
   void set(Value value, Value lowered) { values[value] = lowered; }
   llvm::DenseMap<Value, Value> values;
   /// Whether attention on this type becomes kern.attention.
@@ -176,11 +178,11 @@ public:
   Value reduce(Value input, ArrayRef<int64_t> axes, Value init,
                llvm::function_ref<Value(ScalarBuilder &, Value, Value)> body);
 
-  using BufferBody = llvm::function_ref<void(LoopBuilder &, ValueRange ins,
-                                             ValueRange outs)>;
+  using BufferBody =
+      llvm::function_ref<void(LoopBuilder &, ValueRange ins, ValueRange outs)>;
   /// kern.loops with fresh destinations.
-  SmallVector<Value> loops(ValueRange inputs, ArrayRef<RankedTensorType> results,
-                           BufferBody body);
+  SmallVector<Value> loops(ValueRange inputs,
+                           ArrayRef<RankedTensorType> results, BufferBody body);
   /// kern.loops whose destinations start as `inits`.
   SmallVector<Value> loopsInto(ValueRange inputs, ValueRange inits,
                                BufferBody body);

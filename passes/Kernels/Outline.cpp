@@ -52,10 +52,9 @@ static double tripCount(scf::ForOp loop) {
 static double workOf(Region &region) {
   double work = 0;
   for (Operation &op : region.getOps()) {
-    double inside = isa<math::MathDialect>(op.getDialect()) &&
-                            !isa<math::FmaOp>(op)
-                        ? 16
-                        : 1;
+    double inside =
+        isa<math::MathDialect>(op.getDialect()) && !isa<math::FmaOp>(op) ? 16
+                                                                         : 1;
     // What a call does is for its chooser to weigh; it is not little.
     if (isa<func::CallOp>(op))
       inside = 4096;
@@ -89,14 +88,14 @@ static int64_t chunkOf(scf::ParallelOp loop, int64_t size) {
 
 /// Whether an op is repeated inside a nest rather than passed to it.
 static bool isCloned(Operation *op) {
-  return isa<ViewLikeOpInterface>(op) || op->hasTrait<OpTrait::ConstantLike>() ||
-         isa<LLVM::AddressOfOp>(op);
+  return isa<ViewLikeOpInterface>(op) ||
+         op->hasTrait<OpTrait::ConstantLike>() || isa<LLVM::AddressOfOp>(op);
 }
 
 namespace {
 /// What a nest uses from outside.
 struct Captures {
-  llvm::SetVector<Value> passed;     ///< roots and scalars
+  llvm::SetVector<Value> passed;       ///< roots and scalars
   llvm::SetVector<Operation *> cloned; ///< in dominance order
 };
 } // namespace
@@ -163,8 +162,7 @@ static void outline(Operation *op, func::FuncOp layer, unsigned number) {
   SmallVector<Value> passed = captures.passed.takeVector();
   SmallVector<Type> types(ValueRange(passed).getTypes());
   types.append(2, builder.getIndexType());
-  std::string name =
-      (layer.getName() + "." + std::to_string(number)).str();
+  std::string name = (layer.getName() + "." + std::to_string(number)).str();
   auto nest = func::FuncOp::create(builder, loc, name,
                                    builder.getFunctionType(types, {}));
   nest.setPrivate();
@@ -223,14 +221,12 @@ static void serializeInner(func::FuncOp layer) {
 namespace {
 struct OutlinePass : mgq::kernels::impl::OutlinePassBase<OutlinePass> {
   void runOnOperation() override {
-    for (auto layer :
-         llvm::to_vector(getOperation().getOps<func::FuncOp>())) {
+    for (auto layer : llvm::to_vector(getOperation().getOps<func::FuncOp>())) {
       if (!layer->hasAttr(nn::kLayerAttr) || layer.isExternal())
         continue;
       serializeInner(layer);
       unsigned number = 0;
-      for (Operation &op :
-           llvm::make_early_inc_range(layer.getBody().front()))
+      for (Operation &op : llvm::make_early_inc_range(layer.getBody().front()))
         if (isa<scf::ParallelOp, scf::ForOp, scf::IfOp>(op))
           if (op.getNumResults() == 0 || op.use_empty())
             outline(&op, layer, number++);

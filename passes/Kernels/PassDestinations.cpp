@@ -66,9 +66,9 @@ static void rewriteFunction(func::FuncOp function) {
   Operation *terminator = block.getTerminator();
   builder.setInsertionPoint(terminator);
   for (Value result : terminator->getOperands())
-    storeResult(builder, terminator->getLoc(), result,
-                block.addArgument(bufferType(result.getType()),
-                                  terminator->getLoc()));
+    storeResult(
+        builder, terminator->getLoc(), result,
+        block.addArgument(bufferType(result.getType()), terminator->getLoc()));
   func::ReturnOp::create(builder, terminator->getLoc());
   terminator->erase();
   function.setType(

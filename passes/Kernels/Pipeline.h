@@ -44,6 +44,9 @@ struct CpuOptions {
 /// Adds the passes above to `pm`, a pass manager of the module of layers.
 void buildCpuKernelPipeline(mlir::OpPassManager &pm, const CpuOptions &options);
 
+/// Registers that pipeline as mgq-opt's `--kern-cpu-pipeline`.
+void registerCpuKernelPipeline();
+
 } // namespace mgq::kernels
 
 #endif // MGQ_PASSES_KERNELS_PIPELINE_H

@@ -64,14 +64,15 @@ static void place(MutableArrayRef<Buffer> buffers) {
   SmallVector<Buffer *> order;
   for (Buffer &buffer : buffers)
     order.push_back(&buffer);
-  llvm::stable_sort(order, [](Buffer *a, Buffer *b) {
-    return a->bytes > b->bytes;
+  llvm::sort(order, [](Buffer *a, Buffer *b) {
+    return std::pair(-a->bytes, a->first) < std::pair(-b->bytes, b->first);
   });
   SmallVector<Buffer *> placed;
   for (Buffer *buffer : order) {
     // Neighbours in time by offset: the first gap that is wide enough.
-    llvm::stable_sort(
-        placed, [](Buffer *a, Buffer *b) { return a->offset < b->offset; });
+    llvm::sort(placed, [](Buffer *a, Buffer *b) {
+      return std::pair(a->offset, a->first) < std::pair(b->offset, b->first);
+    });
     int64_t offset = 0;
     for (Buffer *other : placed) {
       bool together =
@@ -112,10 +113,9 @@ static LogicalResult planFunction(func::FuncOp function) {
     builder.setInsertionPoint(buffer.alloc);
     Value offset = arith::ConstantIndexOp::create(
         builder, buffer.alloc.getLoc(), buffer.offset);
-    Value view =
-        memref::ViewOp::create(builder, buffer.alloc.getLoc(),
-                               buffer.alloc.getType(), scratch, offset,
-                               ValueRange());
+    Value view = memref::ViewOp::create(builder, buffer.alloc.getLoc(),
+                                        buffer.alloc.getType(), scratch, offset,
+                                        ValueRange());
     for (Operation *user : llvm::to_vector(buffer.alloc->getUsers()))
       if (isa<memref::DeallocOp>(user))
         user->erase();

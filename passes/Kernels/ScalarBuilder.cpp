@@ -87,13 +87,12 @@ Value ScalarBuilder::div(Value a, Value b, bool isUnsigned) {
   Value divisor = safeDivisor(*this, a, b, isUnsigned);
   Value zero = constant(b.getType(), 0);
   Value quotient =
-      isUnsigned
-          ? Value(arith::DivUIOp::create(builder, loc, a, divisor))
-          : Value(arith::DivSIOp::create(builder, loc, a, divisor));
+      isUnsigned ? Value(arith::DivUIOp::create(builder, loc, a, divisor))
+                 : Value(arith::DivSIOp::create(builder, loc, a, divisor));
   if (!isUnsigned)
-    quotient = select(compare(nn::ComparePredicate::Eq, b,
-                              constant(b.getType(), -1)),
-                      sub(zero, a), quotient);
+    quotient =
+        select(compare(nn::ComparePredicate::Eq, b, constant(b.getType(), -1)),
+               sub(zero, a), quotient);
   return select(compare(nn::ComparePredicate::Eq, b, zero), zero, quotient);
 }
 
@@ -197,15 +196,14 @@ static Value roundToOdd(ScalarBuilder &s, Value value) {
   Value back = arith::ExtFOp::create(b, s.loc, value.getType(), single);
   Value bits = arith::BitcastOp::create(b, s.loc, i32, single);
   // Step back toward zero where rounding went away from it.
-  Value away = s.compare(nn::ComparePredicate::Gt,
-                         math::AbsFOp::create(b, s.loc, back),
-                         math::AbsFOp::create(b, s.loc, value));
+  Value away =
+      s.compare(nn::ComparePredicate::Gt, math::AbsFOp::create(b, s.loc, back),
+                math::AbsFOp::create(b, s.loc, value));
   Value lower = s.sub(bits, arith::ExtUIOp::create(b, s.loc, i32, away));
   Value odd = s.lor(lower, s.constant(i32, 1));
   Value inexact = s.land(s.compare(nn::ComparePredicate::Ne, back, value),
                          s.lnot(s.isNan(value)));
-  return arith::BitcastOp::create(b, s.loc, f32,
-                                  s.select(inexact, odd, bits));
+  return arith::BitcastOp::create(b, s.loc, f32, s.select(inexact, odd, bits));
 }
 
 static Value castFloat(ScalarBuilder &s, Value value, Type to) {
@@ -230,8 +228,8 @@ static Value floatToInt(ScalarBuilder &s, Value value, Type to,
   if (width == 64 || (width == 32 && !toUnsigned))
     return arith::FPToSIOp::create(s.builder, s.loc, to, value);
   // Narrow ones wrap, as a cast in C does through a wider integer.
-  Value wide = arith::FPToSIOp::create(s.builder, s.loc,
-                                       s.builder.getI64Type(), value);
+  Value wide =
+      arith::FPToSIOp::create(s.builder, s.loc, s.builder.getI64Type(), value);
   return arith::TruncIOp::create(s.builder, s.loc, to, wide);
 }
 
@@ -377,8 +375,7 @@ Value LoopBuilder::loadIndex(Value buffer, ValueRange indices) {
 SmallVector<Value> LoopBuilder::broadcastIndices(ArrayRef<int64_t> shape,
                                                  ValueRange indices) {
   SmallVector<Value> result;
-  for (auto [dim, iv] :
-       llvm::zip_equal(shape, indices.take_back(shape.size())))
+  for (auto [dim, iv] : llvm::zip_equal(shape, indices.take_back(shape.size())))
     result.push_back(dim == 1 ? index(0) : iv);
   return result;
 }
@@ -389,15 +386,15 @@ Value LoopBuilder::checkedIndex(Value value, int64_t size, bool wrap,
   Value zero = index(0);
   Value wrapped = value;
   if (wrap)
-    wrapped = select(compare(P::Lt, value, zero), add(value, index(size)),
-                     value);
-  Value bad = lor(compare(P::Lt, wrapped, zero),
-                  compare(P::Ge, wrapped, index(size)));
+    wrapped =
+        select(compare(P::Lt, value, zero), add(value, index(size)), value);
+  Value bad =
+      lor(compare(P::Lt, wrapped, zero), compare(P::Ge, wrapped, index(size)));
   when(bad, [&] {
     Type i64 = builder.getI64Type();
-    func::CallOp::create(builder, loc, "mgq_index_error", TypeRange(),
-                         ValueRange{what, fromIndex(value, i64),
-                                    constant(i64, size)});
+    func::CallOp::create(
+        builder, loc, "mgq_index_error", TypeRange(),
+        ValueRange{what, fromIndex(value, i64), constant(i64, size)});
   });
   return select(bad, zero, wrapped);
 }

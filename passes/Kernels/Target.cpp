@@ -29,9 +29,9 @@ static llvm::Expected<CpuTarget> nativeTarget() {
         "this machine's CPU has no AVX2 and FMA; choose --cpu for the machine "
         "that runs the program");
   bool wide = has({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"});
-  CpuTarget target = levelTarget(
-      !wide ? "x86-64-v3"
-            : has({"avx512bf16"}) ? "x86-64-v4-bf16" : "x86-64-v4");
+  CpuTarget target = levelTarget(!wide                 ? "x86-64-v3"
+                                 : has({"avx512bf16"}) ? "x86-64-v4-bf16"
+                                                       : "x86-64-v4");
   target.cpu = llvm::sys::getHostCPUName().str();
   std::vector<std::string> features;
   for (const auto &feature : host)
@@ -61,10 +61,9 @@ mgq::kernels::createTargetMachine(const CpuTarget &target) {
       llvm::TargetRegistry::lookupTarget(triple, message);
   if (!llvmTarget)
     return llvm::createStringError(message);
-  std::unique_ptr<llvm::TargetMachine> machine(
-      llvmTarget->createTargetMachine(
-          triple, target.cpu, target.features, llvm::TargetOptions(),
-          llvm::Reloc::PIC_, std::nullopt, llvm::CodeGenOptLevel::Aggressive));
+  std::unique_ptr<llvm::TargetMachine> machine(llvmTarget->createTargetMachine(
+      triple, target.cpu, target.features, llvm::TargetOptions(),
+      llvm::Reloc::PIC_, std::nullopt, llvm::CodeGenOptLevel::Aggressive));
   if (!machine)
     return llvm::createStringError("LLVM has no machine for " + target.cpu);
   return machine;
