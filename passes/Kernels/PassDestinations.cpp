@@ -71,6 +71,9 @@ static void rewriteFunction(func::FuncOp function) {
         block.addArgument(bufferType(result.getType()), terminator->getLoc()));
   func::ReturnOp::create(builder, terminator->getLoc());
   terminator->erase();
+  // What they say is about the graph, not about buffers.
+  function.removeArgAttrsAttr();
+  function.removeResAttrsAttr();
   function.setType(
       builder.getFunctionType(block.getArgumentTypes(), TypeRange()));
 }

@@ -33,9 +33,22 @@ static void addLoweringPasses(OpPassManager &passes,
   passes.addPass(createCSEPass());
 }
 
+/// The family of generated kernels; an unknown CPU is reported at the end.
+static std::string familyOf(StringRef cpu) {
+  auto target = resolveCpu(cpu);
+  if (target)
+    return target->family;
+  llvm::consumeError(target.takeError());
+  return "x86-64-v3";
+}
+
 void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
                                           const CpuOptions &options) {
   addLoweringPasses(passes, options);
+  // Products of f32 are calls of generated kernels; loops take the others.
+  LowerMatmulPassOptions matmul;
+  matmul.cpu = familyOf(options.cpu);
+  passes.addPass(createLowerMatmulPass(matmul));
   passes.addPass(createLowerLoopsPass());
   passes.addPass(createOutlinePass());
   passes.addPass(createPlanScratchPass());
