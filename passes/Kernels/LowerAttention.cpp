@@ -131,7 +131,7 @@ static Value scoresOf(Lowering &l, const Attention &a, Value q, Value k) {
 LogicalResult kernels::lower(Lowering &l, nn::AttentionOp op) {
   Attention a(l, op);
   Value q = l.get(op.getQ()), k = l.get(op.getK()), v = l.get(op.getV());
-  if (l.keepsAttention(elementOf(q))) {
+  if (l.keepsAttention(elementOf(q), a.mask)) {
     Value init = l.empty(shapeOf(op.getResult()), elementOf(op.getResult()));
     l.set(op, kern::AttentionOp::create(
                   l.builder, l.loc, init.getType(), q, k, v, a.mask, init,
@@ -188,7 +188,7 @@ LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
   Attention a(l, op);
   Value q = l.get(op.getQ()), k = l.get(op.getK()), v = l.get(op.getV());
   Value grad = l.get(op.getGrad());
-  if (l.keepsAttention(elementOf(q))) {
+  if (l.keepsAttention(elementOf(q), a.mask)) {
     SmallVector<Value> inits;
     SmallVector<Type> types;
     for (Value result : op->getResults()) {

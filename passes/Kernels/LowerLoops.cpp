@@ -499,6 +499,9 @@ static LogicalResult lowerFunction(func::FuncOp function) {
       result = lowerCopy(copy);
     else if (auto linalgOp = dyn_cast<linalg::LinalgOp>(op))
       result = lowerLinalg(linalgOp);
+    else if (isa<kern::AttentionOp, kern::AttentionGradOp>(op))
+      result = op->emitOpError("was left by kern-lower-matmul: no kernel for "
+                               "these operands");
     if (failed(result))
       return failure();
   }

@@ -33,6 +33,10 @@ using mlir::Type;
 using mlir::Value;
 using mlir::ValueRange;
 
+/// Of a tensor or memref.
+inline Type elementOf(Value value) {
+  return mlir::cast<mlir::ShapedType>(value.getType()).getElementType();
+}
 /// The type values of a stored type are computed in: f32 for f16 and bf16.
 Type computeType(Type stored);
 
@@ -146,8 +150,9 @@ public:
   void set(Value value, Value lowered) { values[value] = lowered; }
   llvm::DenseMap<Value, Value> values;
   /// Whether attention on this type becomes kern.attention.
-  bool keepsAttention(Type element) const {
-    return fusedAttention && element.isF32();
+  bool keepsAttention(Type element, Value mask) const {
+    return fusedAttention && element.isF32() &&
+           (!mask || elementOf(mask).isF32() || elementOf(mask).isInteger(1));
   }
 
   RankedTensorType type(ArrayRef<int64_t> shape, Type element) {
@@ -215,10 +220,6 @@ inline RankedTensorType tensorType(Value value) {
 }
 inline ArrayRef<int64_t> shapeOf(Value value) {
   return tensorType(value).getShape();
-}
-/// Of a tensor or memref.
-inline Type elementOf(Value value) {
-  return mlir::cast<mlir::ShapedType>(value.getType()).getElementType();
 }
 /// Whether a tensor or scalar type is unsigned before `signless`.
 inline bool isUnsigned(Type type) {

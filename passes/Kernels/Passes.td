@@ -72,6 +72,14 @@ def PlanScratchPass : Pass<"kern-plan-scratch", "::mlir::ModuleOp"> {
   let dependentDialects = ["::mlir::arith::ArithDialect", "::mlir::memref::MemRefDialect"];
 }
 
+def AddOptimizerPass : Pass<"kern-add-optimizer", "::mlir::ModuleOp"> {
+  let summary = "Add mgq_adamw, mgq_sq_norm and mgq_accumulate, which the runtime calls";
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::LLVM::LLVMDialect",
+    "::mlir::math::MathDialect", "::mlir::scf::SCFDialect"
+  ];
+}
+
 def ExpandMathPass : Pass<"kern-expand-math", "::mlir::ModuleOp"> {
   let summary = "Expand math functions to polynomials or calls of libm, bf16 conversions to bit operations";
   let dependentDialects = [

@@ -27,7 +27,6 @@ static void addLoweringPasses(OpPassManager &passes,
   // Results are computed in place of their destinations, not copied there.
   passes.addPass(bufferization::createEmptyTensorEliminationPass());
   bufferization::OneShotBufferizePassOptions bufferize;
-  bufferize.allowReturnAllocsFromLoops = true;
   passes.addPass(bufferization::createOneShotBufferizePass(bufferize));
   passes.addPass(createCanonicalizerPass());
   passes.addPass(createCSEPass());
@@ -52,6 +51,7 @@ void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
   passes.addPass(createLowerLoopsPass());
   passes.addPass(createOutlinePass());
   passes.addPass(createPlanScratchPass());
+  passes.addPass(createAddOptimizerPass());
   // Invariant address arithmetic leaves the inner loops.
   passes.addPass(createCanonicalizerPass());
   passes.addPass(createLoopInvariantCodeMotionPass());

@@ -36,9 +36,9 @@ namespace mgq::kernels {
 struct CpuOptions {
   /// native, x86-64-v3, x86-64-v4 or x86-64-v4-bf16.
   std::string cpu = "native";
-  /// Keep attention whole for generated kernels; else it is made of products
+  /// f32 attention is a generated kernel of its own; else it is made of products
   /// and a softmax.
-  bool fusedAttention = false;
+  bool fusedAttention = true;
 };
 
 /// Adds the passes above to `pm`, a pass manager of the module of layers.
