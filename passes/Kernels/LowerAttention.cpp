@@ -215,8 +215,8 @@ LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
   Value dq = l.product(ds, a.keyRows(l, k, a.width), false, false);
   Value dk = l.product(ds, a.queryRows(l, q, a.width), true, false);
   Value dv = l.product(p, rows, true, false);
-  for (auto [result, value] :
-       llvm::zip_equal(op->getResults(), ArrayRef<Value>{dq, dk, dv}))
+  Value gradients[] = {dq, dk, dv};
+  for (auto [result, value] : llvm::zip_equal(op->getResults(), gradients))
     l.set(result,
           l.reshape(l.convert(value, elementOf(result)), shapeOf(result)));
   return success();
