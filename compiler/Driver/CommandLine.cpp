@@ -3,6 +3,7 @@
 #include "compiler/Driver/CommandLine.h"
 
 #include "compiler/Pipelines/Phases.h"
+#include "passes/NN/Globs.h"
 
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
@@ -11,21 +12,6 @@
 
 using namespace llvm;
 using namespace mgq;
-
-std::vector<std::string> mgq::splitGlobs(StringRef list) {
-  std::vector<std::string> parts(1);
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i] == ',') {
-      parts.emplace_back();
-      continue;
-    }
-    parts.back() += list[i];
-    if (list[i] == '\\' && i + 1 < list.size())
-      parts.back() += list[++i];
-  }
-  llvm::erase_if(parts, [](const std::string &part) { return part.empty(); });
-  return parts;
-}
 
 bool mgq::parseDim(StringRef text, StringMap<int64_t> &dims) {
   auto [name, value] = text.rsplit('=');
@@ -211,6 +197,8 @@ static ExitStatus checkFlags(const Flags &flags) {
 }
 
 ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
+  // libLLVM registers flags of its own tools, some under our names.
+  cl::ResetCommandLineParser();
   static Flags flags;
   cl::HideUnrelatedOptions(flags.category);
   cl::SetVersionPrinter(

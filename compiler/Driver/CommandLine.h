@@ -14,10 +14,6 @@ enum ExitStatus { kSuccess = 0, kFailure = 1, kUsage = 2 };
 /// on stderr. `--help` and `--version` print and exit.
 ExitStatus parseCommandLine(int argc, char **argv, Options &options);
 
-/// Splits a list at its commas; a backslash takes the next character literally
-/// and stays in the part, for the glob matcher.
-std::vector<std::string> splitGlobs(llvm::StringRef list);
-
 /// Parses NAME=N into `dims`; false if it is not that.
 bool parseDim(llvm::StringRef text, llvm::StringMap<int64_t> &dims);
 

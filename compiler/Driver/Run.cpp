@@ -129,7 +129,18 @@ private:
 };
 } // namespace
 
-/// Imports; where shapes depend on integer inputs, those become constants.
+/// The contents of a tensor. Booleans are bytes in files, bits in attributes.
+static DenseElementsAttr constantOf(const FileTensor &tensor) {
+  if (!tensor.type.getElementType().isInteger(1))
+    return DenseElementsAttr::getFromRawBuffer(tensor.type, tensor.bytes);
+  SmallVector<bool> values;
+  for (char byte : tensor.bytes)
+    values.push_back(byte != 0);
+  return DenseElementsAttr::get(tensor.type, values);
+}
+
+/// Imports; where shapes depend on integers or scalars that are inputs, those
+/// become constants.
 int Runner::importGraph() {
   onnx::ImportOptions options;
   for (StringRef dim : flags.dims)
@@ -145,9 +156,9 @@ int Runner::importGraph() {
   if (module)
     return kSuccess;
   for (const auto &[name, tensor] : inputs.tensors)
-    if (isa<IntegerType>(tensor.type.getElementType()))
-      options.constantInputs[name] =
-          DenseElementsAttr::getFromRawBuffer(tensor.type, tensor.bytes);
+    if (isa<IntegerType>(tensor.type.getElementType()) ||
+        tensor.type.getNumElements() == 1)
+      options.constantInputs[name] = constantOf(tensor);
   module = onnx::importModel(&context, flags.model, options);
   return module ? kSuccess : kFailure;
 }
@@ -258,6 +269,8 @@ int Runner::run() {
 }
 
 int mgq::runMain(int argc, char **argv) {
+  // libLLVM registers flags of its own tools.
+  cl::ResetCommandLineParser();
   static RunFlags flags;
   cl::HideUnrelatedOptions(flags.category);
   cl::SetVersionPrinter(

@@ -3,6 +3,8 @@
 #include "passes/Kernels/Lowering.h"
 
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
+#include "mlir/Dialect/Utils/StaticValueUtils.h"
 #include "mlir/IR/DialectResourceBlobManager.h"
 
 using namespace mlir;
@@ -45,16 +47,26 @@ LogicalResult kernels::lower(Lowering &l, nn::BroadcastOp op) {
 
 LogicalResult kernels::lower(Lowering &l, nn::SliceOp op) {
   OpBuilder &b = l.builder;
-  SmallVector<AffineExpr> exprs;
-  for (auto [i, start, stride] :
-       llvm::enumerate(op.getStarts(), op.getStrides()))
-    exprs.push_back(b.getAffineDimExpr(i) * stride + start);
   auto shape = shapeOf(op.getResult());
   // linalg infers loop bounds from shapes; it cannot from no elements.
   if (llvm::is_contained(shape, 0)) {
     l.set(op, l.empty(shape, elementOf(op.getResult())));
     return success();
   }
+  // Where strides are positive the slice is a view.
+  if (llvm::all_of(op.getStrides(), [](int64_t s) { return s > 0; })) {
+    auto indices = [&](ArrayRef<int64_t> values) {
+      return getAsIndexOpFoldResult(b.getContext(), values);
+    };
+    l.set(op, tensor::ExtractSliceOp::create(
+                  b, l.loc, l.get(op.getInput()), indices(op.getStarts()),
+                  indices(shape), indices(op.getStrides())));
+    return success();
+  }
+  SmallVector<AffineExpr> exprs;
+  for (auto [i, start, stride] :
+       llvm::enumerate(op.getStarts(), op.getStrides()))
+    exprs.push_back(b.getAffineDimExpr(i) * stride + start);
   AffineMap map = AffineMap::get(shape.size(), 0, exprs, b.getContext());
   l.set(op, l.mapped(shape, elementOf(op.getResult()), l.get(op.getInput()),
                      map, same));

@@ -150,7 +150,7 @@ void SafetensorsFile::parse() {
   std::vector<const std::pair<const std::string, TensorView> *> order;
   for (const auto &view : views)
     order.push_back(&view);
-  std::stable_sort(order.begin(), order.end(), [](auto *a, auto *b) {
+  std::sort(order.begin(), order.end(), [](auto *a, auto *b) {
     return std::make_pair(a->second.data, a->second.bytes) <
            std::make_pair(b->second.data, b->second.bytes);
   });
