@@ -162,7 +162,8 @@ static void outline(Operation *op, func::FuncOp layer, unsigned number) {
   SmallVector<Value> passed = captures.passed.takeVector();
   SmallVector<Type> types(ValueRange(passed).getTypes());
   types.append(2, builder.getIndexType());
-  std::string name = (layer.getName() + "." + std::to_string(number)).str();
+  std::string name =
+      (layer.getName() + ".loop." + std::to_string(number)).str();
   auto nest = func::FuncOp::create(builder, loc, name,
                                    builder.getFunctionType(types, {}));
   nest.setPrivate();
