@@ -15,6 +15,8 @@
 #include "passes/Kernels/Passes.h"
 
 #include "mlir/Dialect/Bufferization/IR/Bufferization.h"
+#include "mlir/Dialect/Linalg/IR/Linalg.h"
+#include "mlir/Dialect/Tensor/IR/Tensor.h"
 
 namespace mgq::kernels {
 #define GEN_PASS_DEF_PASSDESTINATIONSPASS
@@ -53,7 +55,26 @@ static void storeResult(OpBuilder &builder, Location loc, Value value,
   store.setWritable(true);
 }
 
+/// Gives each use of a fresh or filled tensor one of its own. CSE has merged
+/// equal ones; but a result that is computed in its destination starts from a
+/// tensor of its own there, and two must not start from the same.
+static void splitFreshTensors(func::FuncOp function) {
+  auto split = [](Operation *op) {
+    for (OpOperand &use : llvm::make_early_inc_range(
+             llvm::drop_begin(op->getResult(0).getUses()))) {
+      OpBuilder builder(op);
+      use.set(builder.clone(*op)->getResult(0));
+    }
+  };
+  SmallVector<Operation *> fills, empties;
+  function.walk([&](linalg::FillOp op) { fills.push_back(op); });
+  llvm::for_each(fills, split);
+  function.walk([&](tensor::EmptyOp op) { empties.push_back(op); });
+  llvm::for_each(empties, split);
+}
+
 static void rewriteFunction(func::FuncOp function) {
+  splitFreshTensors(function);
   Block &block = function.getBody().front();
   OpBuilder builder = OpBuilder::atBlockBegin(&block);
   for (BlockArgument argument : block.getArguments()) {
