@@ -217,6 +217,9 @@ struct ConvertKernToLLVMPass
     populateFuncToLLVMConversionPatterns(converter, patterns);
     LLVMConversionTarget conversion(*context);
     conversion.addLegalOp<ModuleOp>();
+    conversion.addDynamicallyLegalOp<func::FuncOp>([](func::FuncOp function) {
+      return !function->hasAttr(nn::kLayerAttr);
+    });
     return applyPartialConversion(module, conversion, std::move(patterns));
   }
 };

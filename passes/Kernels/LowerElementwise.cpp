@@ -247,11 +247,17 @@ static Value modulo(ScalarBuilder &s, Value x, Value y, bool isUnsigned) {
   return s.select(fix, s.add(rem, y), rem);
 }
 
-/// Shifts by the width or more give zero.
-static Value shift(ScalarBuilder &s, Value x, Value y, bool left) {
+/// Shifts by an amount outside [0, width) leave only copies of the sign, which
+/// a signed right shift fills in.
+static Value shift(ScalarBuilder &s, Value x, Value y, bool left,
+                   bool isUnsigned) {
   Type type = x.getType();
-  Value inside =
-      s.compare(P::Lt, y, s.constant(type, type.getIntOrFloatBitWidth()), true);
+  unsigned width = type.getIntOrFloatBitWidth();
+  Value inside = s.compare(P::Lt, y, s.constant(type, width), true);
+  if (!left && !isUnsigned) {
+    Value by = s.select(inside, y, s.constant(type, width - 1));
+    return arith::ShRSIOp::create(s.builder, s.loc, x, by);
+  }
   Value zero = s.constant(type, 0);
   Value by = s.select(inside, y, zero);
   Value result = left ? Value(arith::ShLIOp::create(s.builder, s.loc, x, by))
@@ -285,9 +291,9 @@ static Value binary(ScalarBuilder &s, BinaryKind kind, Value x, Value y,
   case BinaryKind::Xor:
     return arith::XOrIOp::create(s.builder, s.loc, x, y);
   case BinaryKind::Shl:
-    return shift(s, x, y, true);
+    return shift(s, x, y, true, isUnsigned);
   case BinaryKind::Shr:
-    return shift(s, x, y, false);
+    return shift(s, x, y, false, isUnsigned);
   case BinaryKind::Pow:
     return Value(); // below
   }

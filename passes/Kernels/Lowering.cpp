@@ -28,6 +28,8 @@ Value Lowering::reshape(Value value, ArrayRef<int64_t> shape) {
   RankedTensorType to = type(shape, from.getElementType());
   if (from == to)
     return value;
+  if (isEmpty(from))
+    return empty(to);
   if (auto groups = getReassociationIndicesForReshape(from, to)) {
     if (from.getRank() > to.getRank())
       return tensor::CollapseShapeOp::create(builder, loc, to, value, *groups);
@@ -129,6 +131,8 @@ Value Lowering::reduce(
   Value start =
       linalg::FillOp::create(builder, loc, init, empty(shape, init.getType()))
           .getResult(0);
+  if (isEmpty(input.getType()))
+    return start;
   SmallVector<AffineMap> maps{
       builder.getMultiDimIdentityMap(from.size()),
       AffineMap::get(from.size(), 0, exprs, builder.getContext())};
@@ -179,6 +183,8 @@ Value Lowering::product(Value a, Value b, bool transposeA, bool transposeB) {
     shape.push_back(sa.size() == 3 ? sa[0] : sb[0]);
   shape.push_back(sa[sa.size() - (transposeA ? 1 : 2)]);
   shape.push_back(sb[sb.size() - (transposeB ? 2 : 1)]);
+  if (isEmpty(a.getType()))
+    return filled(shape, computeType(elementOf(a)), 0);
   Value init = empty(shape, computeType(elementOf(a)));
   return kern::MatmulOp::create(builder, loc, init.getType(), a, b, init,
                                 transposeA, transposeB)

@@ -39,6 +39,8 @@ struct CpuOptions {
   /// f32 attention is a generated kernel of its own; else it is made of products
   /// and a softmax.
   bool fusedAttention = true;
+  /// Whether to add the kernels that the runtime calls itself to train.
+  bool optimizer = true;
 };
 
 /// Adds the passes above to `pm`, a pass manager of the module of layers.
