@@ -217,8 +217,12 @@ struct ConvertKernToLLVMPass
     populateFuncToLLVMConversionPatterns(converter, patterns);
     LLVMConversionTarget conversion(*context);
     conversion.addLegalOp<ModuleOp>();
+    // Functions on tensors call kernels; all others must become code.
     conversion.addDynamicallyLegalOp<func::FuncOp>([](func::FuncOp function) {
-      return !function->hasAttr(nn::kLayerAttr);
+      FunctionType type = function.getFunctionType();
+      auto isTensor = [](Type part) { return isa<TensorType>(part); };
+      return llvm::any_of(type.getInputs(), isTensor) ||
+             llvm::any_of(type.getResults(), isTensor);
     });
     return applyPartialConversion(module, conversion, std::move(patterns));
   }
