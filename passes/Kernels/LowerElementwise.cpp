@@ -247,17 +247,16 @@ static Value modulo(ScalarBuilder &s, Value x, Value y, bool isUnsigned) {
   return s.select(fix, s.add(rem, y), rem);
 }
 
-/// Shifts by an amount outside [0, width) leave only copies of the sign, which
-/// a signed right shift fills in.
+/// Shifts by the width or more, or by a negative number, move every bit out: a
+/// signed number shifted right keeps its sign, others give zero.
 static Value shift(ScalarBuilder &s, Value x, Value y, bool left,
                    bool isUnsigned) {
   Type type = x.getType();
-  unsigned width = type.getIntOrFloatBitWidth();
-  Value inside = s.compare(P::Lt, y, s.constant(type, width), true);
-  if (!left && !isUnsigned) {
-    Value by = s.select(inside, y, s.constant(type, width - 1));
-    return arith::ShRSIOp::create(s.builder, s.loc, x, by);
-  }
+  Value last = s.constant(type, type.getIntOrFloatBitWidth() - 1);
+  Value inside = s.compare(P::Le, y, last, true);
+  if (!left && !isUnsigned)
+    return arith::ShRSIOp::create(s.builder, s.loc, x,
+                                  s.select(inside, y, last));
   Value zero = s.constant(type, 0);
   Value by = s.select(inside, y, zero);
   Value result = left ? Value(arith::ShLIOp::create(s.builder, s.loc, x, by))

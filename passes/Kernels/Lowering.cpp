@@ -48,6 +48,9 @@ Value Lowering::mapped(ArrayRef<int64_t> shape, Type element, ValueRange inputs,
   SmallVector<utils::IteratorType> iterators(shape.size(),
                                              utils::IteratorType::parallel);
   Value init = empty(shape, element);
+  // linalg infers its loops from shapes; it cannot from no elements.
+  if (llvm::is_contained(shape, 0))
+    return init;
   auto op = linalg::GenericOp::create(
       builder, loc, init.getType(), inputs, init, allMaps, iterators,
       [&](OpBuilder &nested, Location, ValueRange arguments) {
@@ -183,9 +186,12 @@ Value Lowering::product(Value a, Value b, bool transposeA, bool transposeB) {
     shape.push_back(sa.size() == 3 ? sa[0] : sb[0]);
   shape.push_back(sa[sa.size() - (transposeA ? 1 : 2)]);
   shape.push_back(sb[sb.size() - (transposeB ? 2 : 1)]);
+  RankedTensorType to = type(shape, computeType(elementOf(a)));
+  if (isEmpty(to))
+    return empty(to);
   if (isEmpty(a.getType()))
-    return filled(shape, computeType(elementOf(a)), 0);
-  Value init = empty(shape, computeType(elementOf(a)));
+    return filled(shape, to.getElementType(), 0);
+  Value init = empty(to);
   return kern::MatmulOp::create(builder, loc, init.getType(), a, b, init,
                                 transposeA, transposeB)
       .getResult(0);
