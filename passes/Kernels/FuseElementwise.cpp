@@ -124,30 +124,40 @@ static void overwriteInput(linalg::GenericOp op) {
   op.erase();
 }
 
+/// Patterns of both rounds: fusion, and what tidies up after it.
+static void addFusionPatterns(RewritePatternSet &patterns) {
+  MLIRContext *context = patterns.getContext();
+  linalg::populateElementwiseOpsFusionPatterns(patterns, shouldFuse);
+  linalg::populateEraseUnusedOperandsAndResultsPatterns(patterns);
+  linalg::GenericOp::getCanonicalizationPatterns(patterns, context);
+  tensor::ExpandShapeOp::getCanonicalizationPatterns(patterns, context);
+  tensor::CollapseShapeOp::getCanonicalizationPatterns(patterns, context);
+}
+
+/// A reshape between two ops moves behind the second. Collapsing and expanding
+/// ones move in rounds of their own: moving one over an op puts the opposite
+/// one before the op's other operands.
+static LogicalResult fuse(ModuleOp module) {
+  GreedyRewriteConfig config;
+  config.setUseTopDownTraversal(true);
+  RewritePatternSet expand(module.getContext());
+  addFusionPatterns(expand);
+  linalg::populateFoldReshapeOpsByExpansionPatterns(
+      expand, readsReshape<tensor::CollapseShapeOp>);
+  if (failed(applyPatternsGreedily(module, std::move(expand), config)))
+    return failure();
+  RewritePatternSet collapse(module.getContext());
+  addFusionPatterns(collapse);
+  linalg::populateFoldReshapeOpsByCollapsingPatterns(
+      collapse, readsReshape<tensor::ExpandShapeOp>);
+  return applyPatternsGreedily(module, std::move(collapse), config);
+}
+
 namespace {
 struct FuseElementwisePass
     : mgq::kernels::impl::FuseElementwisePassBase<FuseElementwisePass> {
   void runOnOperation() override {
-    MLIRContext *context = &getContext();
-    RewritePatternSet patterns(context);
-    linalg::populateElementwiseOpsFusionPatterns(patterns, shouldFuse);
-    linalg::populateEraseUnusedOperandsAndResultsPatterns(patterns);
-    linalg::GenericOp::getCanonicalizationPatterns(patterns, context);
-    tensor::ExpandShapeOp::getCanonicalizationPatterns(patterns, context);
-    tensor::CollapseShapeOp::getCanonicalizationPatterns(patterns, context);
-    // A reshape between two ops moves behind the second.
-    linalg::populateFoldReshapeOpsByExpansionPatterns(
-        patterns, [](OpOperand *operand) {
-          return readsReshape<tensor::CollapseShapeOp>(operand);
-        });
-    linalg::populateFoldReshapeOpsByCollapsingPatterns(
-        patterns, [](OpOperand *operand) {
-          return readsReshape<tensor::ExpandShapeOp>(operand);
-        });
-    GreedyRewriteConfig config;
-    config.setUseTopDownTraversal(true);
-    if (failed(
-            applyPatternsGreedily(getOperation(), std::move(patterns), config)))
+    if (failed(fuse(getOperation())))
       return signalPassFailure();
     SmallVector<linalg::GenericOp> ops;
     getOperation().walk([&](linalg::GenericOp op) { ops.push_back(op); });

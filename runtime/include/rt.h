@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 2
+#define MGQ_ABI_VERSION 3
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -86,11 +86,14 @@ typedef struct mgq_param {
 
 /* Where backward of one micro-batch leaves a gradient, and where it is summed
  * over micro-batches. One entry per use of the parameter, in program order,
- * each with an accumulator of its own; the first one's is the parameter's
+ * each with an accumulator of its own. The gradient is there only until the
+ * next call: it is added when call number `after` of the backward sequence has
+ * run. The first use's accumulator is the parameter's
  * grad_offset, to which the others are added in this order before the
  * optimizer. So no bit depends on which stage has which use. */
 typedef struct mgq_grad {
   int32_t param;
+  int32_t after;           /* index of a call of `backward` */
   int64_t offset;          /* arena; f32, the stored layout */
   int64_t accumulator;     /* arena; f32, the stored layout */
 } mgq_grad;

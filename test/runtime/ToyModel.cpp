@@ -180,8 +180,7 @@ static void accumulate(float *sum, const float *values, int64_t n) {
 //===--- The tables -------------------------------------------------------===//
 
 #define AT(FIELD) static_cast<int64_t>(__builtin_offsetof(Layout, FIELD))
-#define REF(FIELD)                                                             \
-  { MGQ_SPACE_ARENA, 0, AT(FIELD) }
+#define REF(FIELD) {MGQ_SPACE_ARENA, 0, AT(FIELD)}
 
 static const int64_t embedShape[] = {words, classes};
 static const int64_t headShape[] = {pixels, classes};
@@ -240,10 +239,10 @@ static const mgq_output outputs[] = {
     {"loss", {MGQ_F32, 0, nullptr, 4}, AT(loss)},
     {"accuracy", {MGQ_F32, 0, nullptr, 4}, AT(accuracy)}};
 
-static const mgq_grad grads[] = {{0, AT(embedDelta), AT(embedGrad)},
-                                 {1, AT(headDelta), AT(headGrad)},
-                                 {2, AT(biasDelta[0]), AT(biasGrad[0])},
-                                 {2, AT(biasDelta[1]), AT(biasGrad[1])}};
+static const mgq_grad grads[] = {{0, 0, AT(embedDelta), AT(embedGrad)},
+                                 {1, 0, AT(headDelta), AT(headGrad)},
+                                 {2, 0, AT(biasDelta[0]), AT(biasGrad[0])},
+                                 {2, 0, AT(biasDelta[1]), AT(biasGrad[1])}};
 
 static const mgq_layer layers[] = {{"classifier", 100, 200}};
 
