@@ -180,8 +180,7 @@ static void accumulate(float *sum, const float *values, int64_t n) {
 //===--- The tables -------------------------------------------------------===//
 
 #define AT(FIELD) static_cast<int64_t>(__builtin_offsetof(Layout, FIELD))
-#define REF(FIELD)                                                             \
-  { MGQ_SPACE_ARENA, 0, AT(FIELD) }
+#define REF(FIELD) {MGQ_SPACE_ARENA, 0, AT(FIELD)}
 
 static const int64_t embedShape[] = {words, classes};
 static const int64_t headShape[] = {pixels, classes};
@@ -230,6 +229,8 @@ static const mgq_param params[] = {{"embed.weight",
                                     -1,
                                     -1,
                                     -1}};
+
+static const mgq_file files[] = {{"toy.weights", -1, 0, 0}};
 
 static const mgq_input inputs[] = {
     {"ids", {MGQ_I64, 1, idsShape, 16}, AT(ids), words, 0, 0},
@@ -289,6 +290,8 @@ static mgq_program makeProgram() {
     renamed[0].name = "token.weight";
     p.params = renamed;
   }
+  p.files = files;
+  p.file_count = 1;
   p.inputs = inputs;
   p.input_count = 3;
   p.outputs = outputs;
