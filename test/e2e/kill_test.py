@@ -26,35 +26,46 @@ def command(executable, name, folder):
     ]  # fmt: skip
 
 
-def kill_after(words, seconds):
-    """Starts a run and kills it after `seconds`; False if it had ended by itself."""
+def kill(words, log, lines, seconds):
+    """Starts a run and kills it `seconds` after its log has grown by `lines`.
+
+    Returns how many whole lines the log has then.
+    """
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    # A resumed run first cuts the log back to its checkpoint: count from there.
+    wanted = steps_in(log) + lines if lines else 0
+    while steps_in(log) < wanted and process.poll() is None:
+        time.sleep(0.002)
     time.sleep(seconds)
     process.kill()
     _, errors = process.communicate()
-    if process.returncode not in (0, -signal.SIGKILL):
+    if process.returncode != -signal.SIGKILL:
         raise SystemExit(f"exit {process.returncode}: {errors.decode()}")
-    return process.returncode != 0
+    return steps_in(log)
+
+
+def steps_in(log):
+    return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
 def main():
     test = Test("kill", __doc__)
     executable = test.compile(DATA / "a1" / "model.onnx", LORA)
-    start = time.monotonic()
     test.run(*command(executable, "whole", test.work))
-    duration = time.monotonic() - start
 
     again = command(executable, "killed", test.work)
     again = [str(word) for word in [*again, "--resume-from-checkpoint", "latest"]]
+    log = test.work / "killed.jsonl"
     moments = random.Random(7)
-    # Two thirds of the run in all, so that no run ends before its kill.
-    longest = 2 * duration / KILLS
-    kills = sum(kill_after(again, 0.005 + moments.uniform(0, longest / 1.5)) for _ in range(KILLS))
-    middle = len(read_log(test.work / "killed.jsonl"))
+    reached = []
+    for i in range(KILLS):
+        # Some while loading, most some steps later, so that the run goes on.
+        lines = 0 if i % 5 == 0 else moments.randint(1, 6)
+        reached.append(kill(again, log, lines, moments.uniform(0, 0.03)))
     test.run(*again)
 
-    test.check(kills == KILLS, f"{kills} of {KILLS} runs killed, the last at step {middle}")
-    test.check(middle > KILLS // 2, "killed runs made progress")
+    test.check(reached[-1] < STEPS, f"{KILLS} kills at steps {reached}")
+    test.check(reached[-1] > KILLS, "killed runs made progress")
     whole, killed = (read_log(test.work / f"{name}.jsonl") for name in ("whole", "killed"))
     test.check([line["loss"] for line in whole] == [line["loss"] for line in killed], "losses")
     test.check(whole == killed, "log")

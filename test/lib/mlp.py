@@ -11,8 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 TRAINABLE = "blocks.*.lora_[AB]"
 
 
-def _random(random, name, *shape, scale=0.1):
-    values = random.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+def _random(random, name, *shape, scale=None):
+    """Normal values; by default such that a product keeps their scale."""
+    values = random.standard_normal(shape, dtype=np.float32)
+    values *= np.float32(scale or shape[0] ** -0.5)
     return numpy_helper.from_array(values, name)
 
 
