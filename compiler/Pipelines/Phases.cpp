@@ -51,6 +51,8 @@ static void buildDifferentiate(OpPassManager &passes, const Options &options) {
 }
 
 static void buildKernels(OpPassManager &passes, const Options &options) {
+  // What is frozen in every call is packed once, not in every product.
+  passes.addPass(kernels::createMarkPackablePass());
   // From here on @kernels holds the code; calls outside stay on tensors.
   passes.addPass(kernels::createIsolateKernelsPass());
   kernels::CpuOptions cpu;

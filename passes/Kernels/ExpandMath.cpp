@@ -41,6 +41,25 @@ struct Polynomial : OpRewritePattern<OpTy> {
   }
 };
 
+/// Integer to bf16 by way of f32; canonicalization joins the two steps, but
+/// only the second has a form in bit operations.
+template <typename OpTy>
+struct IntegerToBF16 : OpRewritePattern<OpTy> {
+  using OpRewritePattern<OpTy>::OpRewritePattern;
+  LogicalResult matchAndRewrite(OpTy op,
+                                PatternRewriter &rewriter) const override {
+    Type type = op.getType();
+    if (!getElementTypeOrSelf(type).isBF16())
+      return rewriter.notifyMatchFailure(op, "is not to bf16");
+    Type wide = rewriter.getF32Type();
+    if (auto vector = dyn_cast<VectorType>(type))
+      wide = vector.clone(wide);
+    Value value = OpTy::create(rewriter, op.getLoc(), wide, op.getIn());
+    rewriter.replaceOpWithNewOp<arith::TruncFOp>(op, type, value);
+    return success();
+  }
+};
+
 struct ExpandMathPass : mgq::kernels::impl::ExpandMathPassBase<ExpandMathPass> {
   void runOnOperation() override {
     MLIRContext *context = &getContext();
@@ -52,6 +71,8 @@ struct ExpandMathPass : mgq::kernels::impl::ExpandMathPassBase<ExpandMathPass> {
     populateMathPolynomialApproximationPatterns(patterns, [](StringRef name) {
       return name == "math.log" || name == "math.log1p";
     });
+    patterns.add<IntegerToBF16<arith::SIToFPOp>,
+                 IntegerToBF16<arith::UIToFPOp>>(context);
     arith::populateExpandBFloat16Patterns(patterns);
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
       return signalPassFailure();

@@ -5,7 +5,9 @@
 // reduction that reads it. A value with several users is computed once, unless
 // it is only a view of something smaller (a broadcast).
 //
-// linalg's own fusion does the work; this file decides.
+// linalg's own fusion does the work; this file decides. At the end, an
+// elementwise op whose input nobody else reads writes over that input, so that
+// a product and what follows it share one buffer.
 //
 //===----------------------------------------------------------------------===//
 
@@ -64,40 +66,102 @@ static bool shouldFuse(OpOperand *operand) {
   return cheap || iterations(producer) >= iterations(consumer);
 }
 
+/// Whether a generic reads a reshape of something that is computed for it
+/// alone: without the reshape both fuse or share a buffer.
+template <typename ReshapeOp>
+static bool readsReshape(OpOperand *operand) {
+  auto reshape = operand->get().getDefiningOp<ReshapeOp>();
+  if (!reshape || !reshape->hasOneUse() ||
+      !isa<linalg::GenericOp>(operand->getOwner()))
+    return false;
+  Operation *source = reshape->getOperand(0).getDefiningOp();
+  return isa_and_nonnull<linalg::GenericOp, mgq::kern::MatmulOp,
+                         mgq::kern::LoopsOp>(source) &&
+         source->hasOneUse();
+}
+
+/// An input that `op` may overwrite: computed here, read by nobody else, of the
+/// result's type, at the same place.
+static OpOperand *findOverwritable(linalg::GenericOp op) {
+  Value init = op.getDpsInits().front();
+  for (OpOperand *input : op.getDpsInputOperands()) {
+    Value value = input->get();
+    Operation *producer = value.getDefiningOp();
+    if (!isa_and_nonnull<linalg::LinalgOp, mgq::kern::MatmulOp,
+                         mgq::kern::LoopsOp>(producer))
+      continue;
+    if (value.getType() == init.getType() && value.hasOneUse() &&
+        op.getMatchingIndexingMap(input).isIdentity())
+      return input;
+  }
+  return nullptr;
+}
+
+/// Makes an input of an elementwise op its destination.
+static void overwriteInput(linalg::GenericOp op) {
+  if (op.getNumResults() != 1 || op.getNumReductionLoops() != 0 ||
+      !op.getDpsInits().front().getDefiningOp<tensor::EmptyOp>() ||
+      !op.getIndexingMapsArray().back().isIdentity())
+    return;
+  OpOperand *input = findOverwritable(op);
+  if (!input)
+    return;
+  unsigned number = input->getOperandNumber();
+  BlockArgument argument = op.getMatchingBlockArgument(input);
+  argument.replaceAllUsesWith(op.getRegionOutputArgs().front());
+  SmallVector<Value> inputs(op.getDpsInputs());
+  SmallVector<AffineMap> maps = op.getIndexingMapsArray();
+  Value destination = inputs[number];
+  inputs.erase(inputs.begin() + number);
+  maps.erase(maps.begin() + number);
+  OpBuilder builder(op);
+  auto replacement = linalg::GenericOp::create(
+      builder, op.getLoc(), op.getResultTypes(), inputs,
+      ValueRange(destination), maps, op.getIteratorTypesArray());
+  replacement.getRegion().takeBody(op.getRegion());
+  replacement.getBody()->eraseArgument(number);
+  op.replaceAllUsesWith(replacement);
+  op.erase();
+}
+
+/// Patterns of both rounds: fusion, and what tidies up after it.
+static void addFusionPatterns(RewritePatternSet &patterns) {
+  MLIRContext *context = patterns.getContext();
+  linalg::populateElementwiseOpsFusionPatterns(patterns, shouldFuse);
+  linalg::populateEraseUnusedOperandsAndResultsPatterns(patterns);
+  linalg::GenericOp::getCanonicalizationPatterns(patterns, context);
+  tensor::ExpandShapeOp::getCanonicalizationPatterns(patterns, context);
+  tensor::CollapseShapeOp::getCanonicalizationPatterns(patterns, context);
+}
+
+/// A reshape between two ops moves behind the second. Collapsing and expanding
+/// ones move in rounds of their own: moving one over an op puts the opposite
+/// one before the op's other operands.
+static LogicalResult fuse(ModuleOp module) {
+  GreedyRewriteConfig config;
+  config.setUseTopDownTraversal(true);
+  RewritePatternSet expand(module.getContext());
+  addFusionPatterns(expand);
+  linalg::populateFoldReshapeOpsByExpansionPatterns(
+      expand, readsReshape<tensor::CollapseShapeOp>);
+  if (failed(applyPatternsGreedily(module, std::move(expand), config)))
+    return failure();
+  RewritePatternSet collapse(module.getContext());
+  addFusionPatterns(collapse);
+  linalg::populateFoldReshapeOpsByCollapsingPatterns(
+      collapse, readsReshape<tensor::ExpandShapeOp>);
+  return applyPatternsGreedily(module, std::move(collapse), config);
+}
+
 namespace {
 struct FuseElementwisePass
     : mgq::kernels::impl::FuseElementwisePassBase<FuseElementwisePass> {
   void runOnOperation() override {
-    MLIRContext *context = &getContext();
-    RewritePatternSet patterns(context);
-    linalg::populateElementwiseOpsFusionPatterns(patterns, shouldFuse);
-    linalg::populateEraseUnusedOperandsAndResultsPatterns(patterns);
-    linalg::GenericOp::getCanonicalizationPatterns(patterns, context);
-    tensor::ExpandShapeOp::getCanonicalizationPatterns(patterns, context);
-    tensor::CollapseShapeOp::getCanonicalizationPatterns(patterns, context);
-    // A reshape between two elementwise ops moves out of the way.
-    auto betweenElementwise = [](OpOperand *operand) {
-      Operation *producer = operand->get().getDefiningOp();
-      return producer && producer->hasOneUse() && shouldFuseReshape(operand);
-    };
-    linalg::populateFoldReshapeOpsByExpansionPatterns(patterns,
-                                                      betweenElementwise);
-    GreedyRewriteConfig config;
-    config.setUseTopDownTraversal(true);
-    if (failed(
-            applyPatternsGreedily(getOperation(), std::move(patterns), config)))
-      signalPassFailure();
-  }
-
-  /// Whether moving a reshape over a generic brings two generics together.
-  static bool shouldFuseReshape(OpOperand *operand) {
-    Operation *producer = operand->get().getDefiningOp();
-    if (isa<tensor::CollapseShapeOp, tensor::ExpandShapeOp>(producer)) {
-      auto source = producer->getOperand(0).getDefiningOp<linalg::GenericOp>();
-      return source && source->hasOneUse() &&
-             isa<linalg::GenericOp>(operand->getOwner());
-    }
-    return false;
+    if (failed(fuse(getOperation())))
+      return signalPassFailure();
+    SmallVector<linalg::GenericOp> ops;
+    getOperation().walk([&](linalg::GenericOp op) { ops.push_back(op); });
+    llvm::for_each(ops, overwriteInput);
   }
 };
 } // namespace

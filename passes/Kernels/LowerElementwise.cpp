@@ -247,11 +247,16 @@ static Value modulo(ScalarBuilder &s, Value x, Value y, bool isUnsigned) {
   return s.select(fix, s.add(rem, y), rem);
 }
 
-/// Shifts by the width or more give zero.
-static Value shift(ScalarBuilder &s, Value x, Value y, bool left) {
+/// Shifts by the width or more, or by a negative number, move every bit out: a
+/// signed number shifted right keeps its sign, others give zero.
+static Value shift(ScalarBuilder &s, Value x, Value y, bool left,
+                   bool isUnsigned) {
   Type type = x.getType();
-  Value inside =
-      s.compare(P::Lt, y, s.constant(type, type.getIntOrFloatBitWidth()), true);
+  Value last = s.constant(type, type.getIntOrFloatBitWidth() - 1);
+  Value inside = s.compare(P::Le, y, last, true);
+  if (!left && !isUnsigned)
+    return arith::ShRSIOp::create(s.builder, s.loc, x,
+                                  s.select(inside, y, last));
   Value zero = s.constant(type, 0);
   Value by = s.select(inside, y, zero);
   Value result = left ? Value(arith::ShLIOp::create(s.builder, s.loc, x, by))
@@ -285,9 +290,9 @@ static Value binary(ScalarBuilder &s, BinaryKind kind, Value x, Value y,
   case BinaryKind::Xor:
     return arith::XOrIOp::create(s.builder, s.loc, x, y);
   case BinaryKind::Shl:
-    return shift(s, x, y, true);
+    return shift(s, x, y, true, isUnsigned);
   case BinaryKind::Shr:
-    return shift(s, x, y, false);
+    return shift(s, x, y, false, isUnsigned);
   case BinaryKind::Pow:
     return Value(); // below
   }

@@ -99,6 +99,24 @@ static void copyInto(LoopBuilder &b, Value from, Value to,
   b.parallel(shape.empty() ? shape : shape.drop_back(), row);
 }
 
+/// Stores the one element of `scalar` everywhere.
+static void fillWith(LoopBuilder &b, Value scalar, Value to,
+                     ArrayRef<int64_t> shape) {
+  Value value = memref::LoadOp::create(b.builder, b.loc, scalar);
+  auto store = [&](ValueRange indices) {
+    memref::StoreOp::create(b.builder, b.loc, value, to, indices);
+  };
+  if (shape.empty())
+    return store({});
+  b.parallel(shape.drop_back(), [&](ValueRange outer) {
+    b.loop(shape.back(), [&](Value iv) {
+      SmallVector<Value> indices(outer);
+      indices.push_back(iv);
+      store(indices);
+    });
+  });
+}
+
 LogicalResult kernels::lower(Lowering &l, nn::PadOp op) {
   RankedTensorType to =
       l.type(shapeOf(op.getResult()), elementOf(op.getResult()));
@@ -106,28 +124,11 @@ LogicalResult kernels::lower(Lowering &l, nn::PadOp op) {
   for (int64_t interior : op.getInterior())
     strides.push_back(interior + 1);
   SmallVector<Value> operands{l.get(op.getInput()), l.get(op.getValue())};
-  l.set(
-      op,
-      l.loops(operands, to, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
-        Value scalar = memref::LoadOp::create(b.builder, b.loc, in[1]);
-        // As one flat loop: destinations are dense when they are fresh, but the
-        // buffer may be a part of another, so indices stay per dimension.
-        auto shape = to.getShape();
-        b.parallel(shape.empty() ? shape : shape.drop_back(),
-                   [&](ValueRange ivs) {
-                     if (shape.empty())
-                       return memref::StoreOp::create(b.builder, b.loc, scalar,
-                                                      out[0]),
-                              void();
-                     b.loop(shape.back(), [&](Value iv) {
-                       SmallVector<Value> indices(ivs);
-                       indices.push_back(iv);
-                       memref::StoreOp::create(b.builder, b.loc, scalar, out[0],
-                                               indices);
-                     });
-                   });
-        copyInto(b, in[0], out[0], op.getBefore(), strides);
-      })[0]);
+  l.set(op, l.loops(operands, to,
+                    [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+                      fillWith(b, in[1], out[0], to.getShape());
+                      copyInto(b, in[0], out[0], op.getBefore(), strides);
+                    })[0]);
   return success();
 }
 

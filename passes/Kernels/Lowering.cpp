@@ -28,6 +28,8 @@ Value Lowering::reshape(Value value, ArrayRef<int64_t> shape) {
   RankedTensorType to = type(shape, from.getElementType());
   if (from == to)
     return value;
+  if (to.getNumElements() == 0)
+    return empty(to);
   if (auto groups = getReassociationIndicesForReshape(from, to)) {
     if (from.getRank() > to.getRank())
       return tensor::CollapseShapeOp::create(builder, loc, to, value, *groups);
@@ -46,6 +48,9 @@ Value Lowering::mapped(ArrayRef<int64_t> shape, Type element, ValueRange inputs,
   SmallVector<utils::IteratorType> iterators(shape.size(),
                                              utils::IteratorType::parallel);
   Value init = empty(shape, element);
+  // linalg infers its loops from shapes; it cannot from no elements.
+  if (llvm::is_contained(shape, 0))
+    return init;
   auto op = linalg::GenericOp::create(
       builder, loc, init.getType(), inputs, init, allMaps, iterators,
       [&](OpBuilder &nested, Location, ValueRange arguments) {
@@ -129,6 +134,8 @@ Value Lowering::reduce(
   Value start =
       linalg::FillOp::create(builder, loc, init, empty(shape, init.getType()))
           .getResult(0);
+  if (llvm::is_contained(from, 0))
+    return start;
   SmallVector<AffineMap> maps{
       builder.getMultiDimIdentityMap(from.size()),
       AffineMap::get(from.size(), 0, exprs, builder.getContext())};
@@ -179,7 +186,12 @@ Value Lowering::product(Value a, Value b, bool transposeA, bool transposeB) {
     shape.push_back(sa.size() == 3 ? sa[0] : sb[0]);
   shape.push_back(sa[sa.size() - (transposeA ? 1 : 2)]);
   shape.push_back(sb[sb.size() - (transposeB ? 2 : 1)]);
-  Value init = empty(shape, computeType(elementOf(a)));
+  Type type = computeType(elementOf(a));
+  if (sa[sa.size() - (transposeA ? 2 : 1)] == 0)
+    return filled(shape, type, 0);
+  Value init = empty(shape, type);
+  if (llvm::is_contained(shape, 0))
+    return init;
   return kern::MatmulOp::create(builder, loc, init.getType(), a, b, init,
                                 transposeA, transposeB)
       .getResult(0);

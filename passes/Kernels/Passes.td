@@ -88,6 +88,11 @@ def ExpandMathPass : Pass<"kern-expand-math", "::mlir::ModuleOp"> {
   ];
 }
 
+def BF16AsBitsPass : Pass<"kern-bf16-as-bits", "::mlir::ModuleOp"> {
+  let summary = "Make scalars of bf16 i16 in LLVM dialect functions that only move them";
+  let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
+}
+
 def ConvertKernToLLVMPass : Pass<"convert-kern-to-llvm", "::mlir::ModuleOp"> {
   let summary = "Convert layer functions and their nests to LLVM dialect functions of the kernel ABI";
   let options = [

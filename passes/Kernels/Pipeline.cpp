@@ -67,6 +67,8 @@ void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
   passes.addPass(createConvertKernToLLVMPass(toLLVM));
   passes.addPass(createCanonicalizerPass());
   passes.addPass(createReconcileUnrealizedCastsPass());
+  // LLVM would convert a bf16 that is kept in a register.
+  passes.addPass(createBF16AsBitsPass());
   passes.addPass(createCSEPass());
 }
 

@@ -6,10 +6,12 @@
 //
 //   arena: | weights | gradients | optimizer | inputs | activations | scratch |
 //
-// Weights, gradients and optimizer state are there for the whole run. Inputs
-// (with the scalars that the runtime reads and writes) are those of one
-// micro-batch. Activations hold the values and residuals of one micro-batch,
-// each only while it is alive. Scratch belongs to the call that runs.
+// Weights (trainable ones, and frozen ones as kernels read them where that is
+// not as they are stored), gradients and optimizer state are there for the
+// whole run. Inputs (with the scalars that the runtime reads and writes) are
+// those of one micro-batch. Activations hold the values and residuals of one
+// micro-batch, each only while it is alive. Scratch belongs to the call that
+// runs.
 //
 //===----------------------------------------------------------------------===//
 
@@ -69,15 +71,18 @@ public:
 
 private:
   LogicalResult readPrograms();
+  LLVM::LLVMFuncOp findKernel(StringRef name);
+  FlatSymbolRefAttr packFunction(func::CallOp call, unsigned operand);
+  void placePanels();
+  void addPrepareSequence();
   LogicalResult placeParams();
   LogicalResult placeInputs();
   LogicalResult placeResults(Program &program);
   void placeAccumulators(const llvm::DenseMap<StringAttr, int64_t> &ownOffsets);
   LogicalResult placeGradients(ArrayRef<func::CallOp> backward);
-  LogicalResult placeActivations(Program &program);
-  LogicalResult addSequence(SequenceKind kind, Program &program,
-                            ArrayRef<func::CallOp> calls);
-  FailureOr<int64_t> scratchBytes(func::CallOp call);
+  void placeActivations(Program &program);
+  void addSequence(SequenceKind kind, Program &program,
+                   ArrayRef<func::CallOp> calls);
 
   ArenaAttr arena(int64_t offset, int64_t bytes) {
     return ArenaAttr::get(builder.getContext(), offset, bytes);
@@ -91,12 +96,15 @@ private:
   ModuleOp module;
   RankOp rank;
   OpBuilder builder;
+  std::optional<SymbolTable> kernels;
   Program train, model, count;
   Region weights, gradients, optimizer, inputs;
   int64_t activationBytes = 0, scratchSize = 0, activationBegin = 0;
   llvm::StringMap<int64_t> cells;
   llvm::DenseMap<unsigned, int64_t> accumulators; // by result of @train
   llvm::MapVector<StringAttr, Place> paramPlaces;
+  /// By parameter and function that packs it: where the panels are.
+  llvm::MapVector<std::pair<StringAttr, StringAttr>, ArenaAttr> panels;
 };
 
 } // namespace
@@ -126,6 +134,11 @@ LogicalResult Planner::readPrograms() {
     return failure();
   if (!train.function || !model.function)
     return module.emitError("has no @train or no @model to plan");
+  for (Program *program : {&train, &model, &count})
+    for (func::CallOp call : program->calls)
+      if (!findKernel(call.getCallee()))
+        return call.emitError("calls @")
+               << call.getCallee() << ", which has no code in @kernels";
   return success();
 }
 
@@ -151,6 +164,7 @@ LogicalResult Planner::placeParams() {
       home.value = weights.take(bytes);
     }
   }
+  placePanels();
   gradients.begin = weights.begin + weights.bytes;
   llvm::DenseMap<StringAttr, int64_t> ownOffsets;
   for (auto [param, home] : llvm::zip_equal(params, homes))
@@ -292,19 +306,73 @@ void Planner::placeAccumulators(
   });
 }
 
-FailureOr<int64_t> Planner::scratchBytes(func::CallOp call) {
-  auto kernels = module.lookupSymbol<ModuleOp>("kernels");
-  auto code = kernels ? kernels.lookupSymbol<LLVM::LLVMFuncOp>(call.getCallee())
-                      : nullptr;
-  if (!code)
-    return call.emitError("calls @")
-           << call.getCallee() << ", which has no code in @kernels";
+LLVM::LLVMFuncOp Planner::findKernel(StringRef name) {
+  if (!kernels) {
+    auto code = module.lookupSymbol<ModuleOp>("kernels");
+    if (!code)
+      return nullptr;
+    kernels.emplace(code);
+  }
+  return kernels->lookup<LLVM::LLVMFuncOp>(name);
+}
+
+/// Bytes of scratch that a kernel asks for.
+static int64_t scratchBytes(LLVM::LLVMFuncOp code) {
   auto bytes = code->getAttrOfType<IntegerAttr>("nn.scratch_bytes");
   return bytes ? bytes.getInt() : 0;
 }
 
+/// The function that packs what the kernel reads as this operand, or null: the
+/// kernel reads the parameter as it is stored.
+FlatSymbolRefAttr Planner::packFunction(func::CallOp call, unsigned operand) {
+  auto packed =
+      findKernel(call.getCallee())->getAttrOfType<ArrayAttr>("nn.packed");
+  return packed ? dyn_cast<FlatSymbolRefAttr>(packed[operand])
+                : FlatSymbolRefAttr();
+}
+
+/// Room for each frozen weight in each form in which kernels read it.
+void Planner::placePanels() {
+  for (Program *program : {&train, &model, &count})
+    for (func::CallOp call : program->calls)
+      for (auto [i, operand] : llvm::enumerate(call.getOperands())) {
+        auto ref = operand.getDefiningOp<nn::ParamRefOp>();
+        FlatSymbolRefAttr pack = ref ? packFunction(call, i) : nullptr;
+        if (!pack)
+          continue;
+        auto &place = panels[{ref.getParamAttr().getAttr(), pack.getAttr()}];
+        if (place)
+          continue;
+        auto args =
+            findKernel(pack.getValue())->getAttrOfType<ArrayAttr>("nn.args");
+        auto type = cast<MemRefType>(cast<TypeAttr>(args[1]).getValue());
+        int64_t bytes = byteSize(
+            RankedTensorType::get(type.getShape(), type.getElementType()));
+        place = arena(weights.take(bytes), bytes);
+      }
+}
+
+/// Packs the weights once, when they have been loaded.
+void Planner::addPrepareSequence() {
+  if (panels.empty())
+    return;
+  auto sequence =
+      SequenceOp::create(builder, rank.getLoc(), SequenceKind::PrepareFrozen);
+  OpBuilder body(builder.getContext());
+  body.createBlock(&sequence.getBody());
+  for (auto &[key, place] : panels) {
+    auto [param, pack] = key;
+    CallOp::create(body, rank.getLoc(), pack.getValue(),
+                   builder.getArrayAttr({paramPlaces.lookup(param), place}),
+                   /*results=*/1,
+                   arena(activationBegin + activationBytes,
+                         scratchBytes(findKernel(pack.getValue()))),
+                   StringAttr());
+  }
+}
+
 /// Lifetimes of call results that have no place yet, and their layout.
-LogicalResult Planner::placeActivations(Program &program) {
+void Planner::placeActivations(Program &program) {
   llvm::DenseMap<Operation *, int64_t> position;
   for (auto [i, call] : llvm::enumerate(program.calls))
     position[call] = i;
@@ -323,41 +391,43 @@ LogicalResult Planner::placeActivations(Program &program) {
       values.push_back(result);
       lifetimes.push_back(lifetime);
     }
-    FailureOr<int64_t> scratch = scratchBytes(call);
-    if (failed(scratch))
-      return failure();
-    scratchSize = std::max(scratchSize, alignBytes(*scratch));
+    scratchSize = std::max(
+        scratchSize, alignBytes(scratchBytes(findKernel(call.getCallee()))));
   }
   activationBytes = std::max(activationBytes, layOut(lifetimes));
   for (auto [value, lifetime] : llvm::zip_equal(values, lifetimes))
     setPlace(program, value,
              arena(activationBegin + lifetime.offset, lifetime.bytes));
-  return success();
 }
 
-LogicalResult Planner::addSequence(SequenceKind kind, Program &program,
-                                   ArrayRef<func::CallOp> calls) {
+void Planner::addSequence(SequenceKind kind, Program &program,
+                          ArrayRef<func::CallOp> calls) {
   auto sequence = SequenceOp::create(builder, rank.getLoc(), kind);
   OpBuilder body(builder.getContext());
   body.createBlock(&sequence.getBody());
   for (func::CallOp call : calls) {
     SmallVector<Attribute> args;
-    for (Value value :
-         llvm::concat<Value>(SmallVector<Value>(call.getOperands()),
-                             SmallVector<Value>(call.getResults()))) {
-      if (auto ref = value.getDefiningOp<nn::ParamRefOp>())
-        args.push_back(paramPlaces.lookup(ref.getParamAttr().getAttr()));
-      else
+    for (auto [i, value] : llvm::enumerate(call.getOperands())) {
+      auto ref = value.getDefiningOp<nn::ParamRefOp>();
+      if (!ref) {
         args.push_back(program.places.lookup(value));
+        continue;
+      }
+      StringAttr param = ref.getParamAttr().getAttr();
+      if (FlatSymbolRefAttr pack = packFunction(call, i))
+        args.push_back(panels.lookup({param, pack.getAttr()}));
+      else
+        args.push_back(paramPlaces.lookup(param));
     }
+    for (Value value : call.getResults())
+      args.push_back(program.places.lookup(value));
     auto instance = call->getAttrOfType<StringAttr>("nn.instance");
-    CallOp::create(
-        body, call.getLoc(), call.getCallee(), builder.getArrayAttr(args),
-        call.getNumResults(),
-        arena(activationBegin + activationBytes, *scratchBytes(call)),
-        instance);
+    CallOp::create(body, call.getLoc(), call.getCallee(),
+                   builder.getArrayAttr(args), call.getNumResults(),
+                   arena(activationBegin + activationBytes,
+                         scratchBytes(findKernel(call.getCallee()))),
+                   instance);
   }
-  return success();
 }
 
 /// Whether a call of @train belongs to the backward pass.
@@ -395,8 +465,7 @@ LogicalResult Planner::run() {
       return failure();
   activationBegin = inputs.begin + inputs.bytes;
   for (Program *program : {&train, &model, &count})
-    if (failed(placeActivations(*program)))
-      return failure();
+    placeActivations(*program);
 
   auto *firstBackward = llvm::find_if(train.calls, isBackward);
   ArrayRef<func::CallOp> forward(train.calls.begin(), firstBackward);
@@ -411,11 +480,11 @@ LogicalResult Planner::run() {
   PlaceLossOp::create(builder, rank.getLoc(), offsetOf("nn.loss"),
                       offsetOf("nn.count"), offsetOf("nn.seed"));
 
-  if (failed(addSequence(SequenceKind::Forward, train, forward)) ||
-      failed(addSequence(SequenceKind::Backward, train, backward)) ||
-      failed(addSequence(SequenceKind::Evaluate, model, model.calls)) ||
-      failed(addSequence(SequenceKind::Count, count, count.calls)))
-    return failure();
+  addPrepareSequence();
+  addSequence(SequenceKind::Forward, train, forward);
+  addSequence(SequenceKind::Backward, train, backward);
+  addSequence(SequenceKind::Evaluate, model, model.calls);
+  addSequence(SequenceKind::Count, count, count.calls);
   rank.setMemory(ArrayRef<int64_t>{weights.bytes, gradients.bytes,
                                    optimizer.bytes, inputs.bytes,
                                    activationBytes, scratchSize});
