@@ -255,7 +255,8 @@ void ParamNames::nameInitializer(const ::onnx::TensorProto &tensor) {
   bool madeUp = isMadeUp(tensor.name());
   int64_t elements = 1;
   for (int64_t dim : tensor.dims())
-    elements *= dim;
+    if (llvm::MulOverflow(elements, dim, elements))
+      elements = INT64_MAX; // refused where the tensor is read
   // Names by use, in the order of first appearance.
   std::vector<std::pair<Use, ParamName>> derived;
   std::vector<std::string> distinct;
