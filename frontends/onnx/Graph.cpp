@@ -243,6 +243,9 @@ GraphImporter::inputType(const ::onnx::ValueInfoProto &input) {
     }
     shape.push_back(bound->second);
   }
+  if (!isSaneShape(shape))
+    return emitError(loc) << "graph input '" << input.name()
+                          << "' is larger than any memory";
   return RankedTensorType::get(shape, element);
 }
 

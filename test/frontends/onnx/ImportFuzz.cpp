@@ -205,7 +205,7 @@ int main(int argc, char **argv) {
   }
   random_.seed(argc > 3 ? std::stoul(argv[3]) : 1);
   std::vector<fs::path> paths;
-  for (const auto &entry : fs::recursive_directory_iterator(argv[1]))
+  for (const auto &entry : fs::directory_iterator(argv[1]))
     if (entry.path().extension() == ".onnx")
       paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
