@@ -155,9 +155,12 @@ int Runner::importGraph() {
   }
   if (module)
     return kSuccess;
+  // One float per axis may be Resize's scales.
+  constexpr int64_t maxAxes = 8;
   for (const auto &[name, tensor] : inputs.tensors)
     if (isa<IntegerType>(tensor.type.getElementType()) ||
-        tensor.type.getNumElements() == 1)
+        tensor.type.getNumElements() == 1 ||
+        (tensor.type.getRank() == 1 && tensor.type.getNumElements() <= maxAxes))
       options.constantInputs[name] = constantOf(tensor);
   module = onnx::importModel(&context, flags.model, options);
   return module ? kSuccess : kFailure;

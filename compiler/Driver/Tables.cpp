@@ -201,9 +201,10 @@ Constant *TableWriter::outputs(int32_t &count) {
 Constant *TableWriter::grads(int32_t &count) {
   SmallVector<Constant *> table;
   for (PlaceGradientOp place : rank.getOps<PlaceGradientOp>())
-    table.push_back(make.record({make.i32(paramIndex.lookup(place.getParam())),
-                                 make.i64(place.getOffset()),
-                                 make.i64(place.getAccumulator())}));
+    table.push_back(
+        make.record({make.i32(paramIndex.lookup(place.getParam())),
+                     make.i32(place.getAfter()), make.i64(place.getOffset()),
+                     make.i64(place.getAccumulator())}));
   count = table.size();
   return make.array(table);
 }

@@ -74,6 +74,7 @@ OwningOpRef<ModuleOp> GraphImporter::run() {
                         "one tensor '"
                      << initializer
                      << "'; they train apart: " << llvm::join(list, ", ");
+  reportLeftOut();
   if (!nameless.empty())
     emitWarning(loc) << "tensors without a name of their own stay as they are: "
                      << llvm::join(nameless, ", ")
@@ -326,95 +327,6 @@ LogicalResult GraphImporter::importOutputs() {
   function.setType(builder.getFunctionType(function.getArgumentTypes(), types));
   function.setAllResultAttrs(attrs);
   return success();
-}
-
-FailureOr<Value> GraphImporter::constantOf(Location loc,
-                                           const TensorProto &tensor) {
-  auto attr = files.value(loc, tensor);
-  if (failed(attr))
-    return failure();
-  return Value(nn::ConstantOp::create(builder, loc, *attr));
-}
-
-Value GraphImporter::paramRef(const TensorProto &tensor, const Home &home,
-                              const ParamName &wanted) {
-  // Two tensors may claim one name; the second keeps the file's.
-  std::string name = wanted.name;
-  bool transposed = wanted.transposed;
-  auto isTaken = [&](StringRef candidate) {
-    return paramHomes.count(candidate) ||
-           SymbolTable::lookupSymbolIn(module, candidate);
-  };
-  if (isTaken(name)) {
-    name = tensor.name();
-    transposed = false;
-    for (int i = 1; isTaken(name); ++i)
-      name = tensor.name() + "." + std::to_string(i);
-  }
-  Location loc = NameLoc::get(builder.getStringAttr(tensor.name()));
-  auto type = *tensorType(loc, tensor);
-  DenseI64ArrayAttr permutation;
-  if (transposed && type.getRank() == 2)
-    permutation = builder.getDenseI64ArrayAttr({1, 0});
-  {
-    OpBuilder::InsertionGuard guard(builder);
-    builder.setInsertionPoint(function);
-    nn::ParamOp::create(builder, loc, builder.getStringAttr(name),
-                        TypeAttr::get(type), nn::TrainabilityAttr(),
-                        builder.getStringAttr(home.file),
-                        builder.getI64IntegerAttr(home.offset),
-                        builder.getI64IntegerAttr(home.length), permutation);
-  }
-  paramHomes[name] = home;
-  return nn::ParamRefOp::create(builder, loc, type,
-                                FlatSymbolRefAttr::get(context, name));
-}
-
-FailureOr<Value> GraphImporter::initializer(int64_t index,
-                                            const NodeProto *node, int use) {
-  const TensorProto &tensor = graph.initializer(index);
-  ParamName name = names.at(tensor.name(), node, use);
-  std::string key = tensor.name() + "\n" + name.name;
-  if (Value known = initializerValues.lookup(key))
-    return known;
-  Location loc = NameLoc::get(builder.getStringAttr(tensor.name()));
-  auto type = tensorType(loc, tensor);
-  if (failed(type))
-    return failure();
-  bool isFloat = isa<FloatType>(type->getElementType());
-  bool isExternal = tensor.data_location() == TensorProto::EXTERNAL;
-  // Scalars and small tables that an exporter computed are constants: later
-  // phases look into them (masks, scales).
-  bool isTable =
-      !isExternal && isMadeUp(name.name) && nn::isFoldableSize(*type);
-  if (isFloat && type->getNumElements() > 1 && isMadeUp(name.name))
-    madeUp.push_back(name.name);
-  // `*` means weights, not the exporter's tables; those must be asked for.
-  bool isNamed = llvm::is_contained(options.trainable, name.name);
-  bool trains = isFloat && (isNamed || (names.trains(name.name) && !isTable));
-  if (isFloat && !trains && isTable && type->getNumElements() > 1 &&
-      names.trains(name.name))
-    nameless.push_back(name.name);
-  bool isParam = isFloat && !options.inlineWeights &&
-                 type->getNumElements() > 0 &&
-                 (trains || (type->getNumElements() > 1 && !isTable));
-  std::optional<Home> home;
-  if (isParam) {
-    auto found = files.home(loc, tensor, index);
-    if (failed(found))
-      return failure();
-    home = *found;
-    if (!home && trains)
-      return emitError(loc) << "parameter '" << name.name
-                            << "' trains, but its values are not stored as raw "
-                               "bytes; save the model with raw_data";
-  }
-  FailureOr<Value> value = home
-                               ? FailureOr<Value>(paramRef(tensor, *home, name))
-                               : constantOf(loc, tensor);
-  if (succeeded(value))
-    initializerValues[key] = *value;
-  return value;
 }
 
 //===----------------------------------------------------------------------===//

@@ -56,10 +56,12 @@ private:
   /// A parameter's value, or that of an initializer that is a constant.
   mlir::FailureOr<mlir::Value>
   initializer(int64_t index, const ::onnx::NodeProto *node, int use);
+  mlir::FailureOr<mlir::Value> tiedTo(int64_t index, const ParamName &name);
+  void reportLeftOut();
   mlir::FailureOr<mlir::Value> constantOf(mlir::Location loc,
                                           const ::onnx::TensorProto &tensor);
   mlir::Value paramRef(const ::onnx::TensorProto &tensor, const Home &home,
-                       const ParamName &name);
+                       const ParamName &name, bool isTable);
   mlir::FailureOr<mlir::RankedTensorType>
   inputType(const ::onnx::ValueInfoProto &input);
 

@@ -13,8 +13,9 @@ using ::onnx::NodeProto;
 /// are used in two places are tied on purpose.
 static constexpr int64_t kMergedElements = 1024;
 
-static StringRef metadata(const NodeProto &node, StringRef key) {
-  for (const auto &entry : node.metadata_props())
+template <typename Proto>
+static StringRef metadata(const Proto &proto, StringRef key) {
+  for (const auto &entry : proto.metadata_props())
     if (key == entry.key())
       return entry.value();
   return {};
@@ -54,14 +55,15 @@ bool mgq::onnx::isMadeUp(StringRef name) {
   // Names that torch.fx gives to results of operations.
   static const Regex fx(
       "^_?(val|t|expand|where|alias|view|reshape|squeeze|unsqueeze|permute|"
-      "transpose|slice|select|split|chunk|cat|stack|clone|detach|to|full|"
+      "transpose|unsafe_view|slice|select|split|chunk|cat|stack|clone|detach|"
+      "to|full|"
       "zeros|ones|arange|masked_fill|index|index_put|gather|repeat|"
-      "scalar_tensor|tensor|lift_fresh|lift_fresh_copy|to_copy|"
+      "scalar_tensor|lifted_tensor|tensor|lift_fresh|lift_fresh_copy|to_copy|"
       "add|sub|mul|div|pow|neg|exp|log|sqrt|rsqrt|sin|cos|tanh|"
       "bitwise_and|bitwise_or|bitwise_not|logical_and|logical_or|logical_not|"
       "eq|ne|lt|le|gt|ge|triu|tril|cumsum|outer|matmul|mm|bmm|linear|"
       "(full|zeros|ones|empty)_like|(sub)?_?Constant|Constant)"
-      "(_[0-9]+)*$");
+      "(_default)?(_[0-9]+)*$");
   return fx.match(name) ||
          Regex("^(.*_)?Constant(_[0-9]+)?_output_[0-9]+$").match(name);
 }
@@ -73,10 +75,69 @@ ParamNames::ParamNames(const ::onnx::GraphProto &graph,
     for (int i = 0; i < node.input_size(); ++i)
       if (!node.input(i).empty())
         uses[node.input(i)].push_back({&node, i});
+  readOrigins(graph);
   learnPrefixes(graph);
   learnAdapters(graph);
   for (const auto &tensor : graph.initializer())
     nameInitializer(tensor);
+  findAbsent();
+}
+
+//===----------------------------------------------------------------------===//
+// What torch.export and the optimizer of its graphs write down
+//===----------------------------------------------------------------------===//
+
+void ParamNames::readOrigins(const ::onnx::GraphProto &graph) {
+  // Lines `p_layer_weight: PARAMETER target='layer.weight'`.
+  StringRef rest =
+      metadata(graph, "pkg.torch.export.ExportedProgram.graph_signature");
+  while (!rest.empty()) {
+    auto [line, tail] = rest.split('\n');
+    rest = tail;
+    StringRef target = line.split(": PARAMETER target='").second;
+    StringRef name = target.take_until([](char c) { return c == '\''; });
+    if (!name.empty())
+      signature.insert(name);
+  }
+  for (const auto &info : graph.value_info()) {
+    StringRef kind =
+        metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind");
+    if (!kind.empty() && kind != "PARAMETER")
+      buffers.insert(info.name());
+    StringRef folded = metadata(info, "pkg.onnxscript.optimizer.folded_from");
+    if (folded.empty())
+      continue;
+    std::vector<std::string> &list = sources[info.name()];
+    for (StringRef source : parseList(folded))
+      list.push_back(source.str());
+  }
+  // Statistics of a BatchNormalization, which no optimizer may touch.
+  for (const NodeProto &node : graph.node())
+    if (node.op_type() == "BatchNormalization")
+      for (int i = 3; i < std::min(node.input_size(), 5); ++i)
+        buffers.insert(node.input(i));
+}
+
+/// Lists parameters of the module that no initializer holds.
+void ParamNames::findAbsent() {
+  StringSet<> present;
+  for (const auto &entry : names)
+    for (const auto &use : entry.second)
+      present.insert(use.second.name);
+  for (const auto &entry : signature)
+    if (!present.contains(entry.first()))
+      absent.push_back(entry.first().str());
+  llvm::sort(absent);
+}
+
+bool ParamNames::isTable(StringRef name) const {
+  return isMadeUp(name) || buffers.contains(name) || sources.contains(name);
+}
+
+ArrayRef<std::string> ParamNames::sourcesOf(StringRef name) const {
+  auto found = sources.find(name);
+  return found == sources.end() ? ArrayRef<std::string>()
+                                : ArrayRef(found->second);
 }
 
 bool ParamNames::trains(StringRef name) const {
@@ -116,9 +177,10 @@ static StringRef roleOf(const NodeProto &node, int index, StringRef className,
   }
   if (op == "Gather" && index == 0 && className.ends_with("Embedding"))
     return "weight";
-  if (op == "Add" && (likeLinear || likeConv1D ||
-                      className.contains("torch.nn.modules.conv.Conv") ||
-                      className.contains("LayerNorm")))
+  if (op == "Add" &&
+      (likeLinear || likeConv1D ||
+       className.contains("torch.nn.modules.conv.Conv") ||
+       className.contains("LayerNorm") || className.contains("GroupNorm")))
     return "bias";
   if (op == "Mul" && className.contains("Norm"))
     return "weight";
@@ -153,7 +215,8 @@ ParamName ParamNames::derive(Use use, int depth) const {
       roleOf(node, use.second, className, !classes.empty(), transposed);
   if (scope.empty() || role.empty())
     return {};
-  return {modulePath(scope) + "." + role.str(), transposed};
+  bool expanded = className.contains("Norm") && (op == "Mul" || op == "Add");
+  return {modulePath(scope) + "." + role.str(), transposed, expanded};
 }
 
 //===----------------------------------------------------------------------===//
@@ -250,19 +313,33 @@ std::string ParamNames::modulePath(std::string scope) const {
 
 void ParamNames::nameInitializer(const ::onnx::TensorProto &tensor) {
   auto found = uses.find(tensor.name());
-  if (found == uses.end())
+  if (found == uses.end() || isBuffer(tensor.name()))
     return;
-  bool madeUp = isMadeUp(tensor.name());
+  bool madeUp = isMadeUp(tensor.name()) || sources.contains(tensor.name());
   int64_t elements = 1;
   for (int64_t dim : tensor.dims())
     if (llvm::MulOverflow(elements, dim, elements))
       elements = INT64_MAX; // refused where the tensor is read
+  // Scalars that an exporter names are constants (an epsilon, a factor), and so
+  // is what it computed from no parameter.
+  ArrayRef<std::string> source = sourcesOf(tensor.name());
+  bool isConstant = (madeUp && tensor.dims_size() == 0) ||
+                    (!source.empty() && all_of(source, [&](StringRef name) {
+                      return isMadeUp(name) || sources.contains(name);
+                    }));
+  // Folded from one tensor alone: its transpose, of a parameter that is
+  // elsewhere in the graph.
+  bool isCopy = source.size() == 1 && tensor.dims_size() == 2 && !isConstant;
   // Names by use, in the order of first appearance.
   std::vector<std::pair<Use, ParamName>> derived;
   std::vector<std::string> distinct;
   bool anyTrains = false, anyRenames = false;
   for (Use use : found->second) {
-    ParamName name = derive(use);
+    ParamName name = isConstant ? ParamName() : derive(use);
+    if (!signature.empty() && !signature.contains(name.name))
+      name = {};
+    if (isCopy && name.name != source[0])
+      name = {source[0], true};
     bool renames = use.first->op_type() == "Identity" && !name.name.empty();
     anyRenames |= renames;
     if (name.name.empty())

@@ -26,6 +26,8 @@ struct ParamName {
   std::string name;
   /// The stored tensor is the transpose of the one that has this name.
   bool transposed = false;
+  /// The stored tensor has dimensions of 1 that the one of this name has not.
+  bool expanded = false;
 };
 
 /// Names for all uses of the graph's float initializers.
@@ -47,6 +49,18 @@ public:
   /// Whether one of the trainable globs matches.
   bool trains(llvm::StringRef name) const;
 
+  /// Whether `name` is not that of a parameter: made up, of a buffer, or of a
+  /// tensor that the exporter computed from others.
+  bool isTable(llvm::StringRef name) const;
+
+  bool isBuffer(llvm::StringRef name) const { return buffers.contains(name); }
+
+  /// The initializers that the exporter computed `name` from.
+  llvm::ArrayRef<std::string> sourcesOf(llvm::StringRef name) const;
+
+  /// Parameters of the traced module that are not in the graph.
+  const std::vector<std::string> &leftOut() const { return absent; }
+
   /// Initializers that were taken apart: to names.
   const std::vector<std::pair<std::string, std::vector<std::string>>> &
   merged() const {
@@ -61,6 +75,8 @@ private:
   void learnAdapters(const ::onnx::GraphProto &graph);
   std::string modulePath(std::string scope) const;
   void nameInitializer(const ::onnx::TensorProto &tensor);
+  void readOrigins(const ::onnx::GraphProto &graph);
+  void findAbsent();
 
   const std::vector<llvm::GlobPattern> &trainable;
   llvm::StringMap<std::vector<Use>> uses;
@@ -69,6 +85,10 @@ private:
   /// that of the module's name, and from the path of a LoRA matrix to its name.
   llvm::StringMap<std::string> prefixes, adapters;
   std::vector<std::pair<std::string, std::vector<std::string>>> apart;
+  /// What the exporter says of initializers.
+  llvm::StringSet<> buffers, signature;
+  llvm::StringMap<std::vector<std::string>> sources;
+  std::vector<std::string> absent;
 };
 
 } // namespace mgq::onnx

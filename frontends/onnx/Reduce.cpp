@@ -146,6 +146,58 @@ static Value importArgReduce(Node &n) {
       flag("select_last_index", 0));
 }
 
+/// The k largest or smallest elements along an axis. An element's place is the
+/// number of those before it, found by comparing all pairs.
+static Value importTopK(Node &n) {
+  Value x = n.input(0);
+  auto axis = n.axis(n.getInt("axis", -1), rankOf(x));
+  MaybeInts count =
+      n.opset < 10 ? MaybeInts(Shape{n.getInt("k", 0)}) : n.needInts(1, "k");
+  if (!axis || !count || count->size() != 1)
+    return {};
+  int64_t size = shapeOf(x)[*axis], k = count->front();
+  constexpr int64_t maxSize = 4096;
+  if (k < 0 || k > size)
+    return n.fail("takes " + Twine(k) + " of " + Twine(size) + " elements");
+  if (size > maxSize)
+    return n.fail("not supported yet: the largest of more than " +
+                  Twine(maxSize) + " elements");
+  // [..., this, other]
+  Shape shape(shapeOf(x));
+  Shape toLast = llvm::to_vector(llvm::seq<int64_t>(0, rankOf(x)));
+  std::swap(toLast[*axis], toLast.back());
+  Value moved = n.transpose(x, toLast);
+  if (!moved)
+    return {};
+  Shape asRow(shapeOf(moved)), asColumn(asRow);
+  asRow.insert(asRow.end() - 1, 1);
+  asColumn.push_back(1);
+  Value self = n.reshape(moved, asColumn), other = n.reshape(moved, asRow);
+  Value numbers = n.ints(llvm::to_vector(llvm::seq<int64_t>(0, size)));
+  Value column = n.reshape(numbers, {size, 1});
+  bool largest = n.getInt("largest", 1) != 0;
+  Value before =
+      n.compare(largest ? nn::ComparePredicate::Gt : nn::ComparePredicate::Lt,
+                other, self);
+  Value equal = n.compare(nn::ComparePredicate::Eq, other, self);
+  Value earlier = n.compare(nn::ComparePredicate::Lt, numbers, column);
+  Type i64 = n.builder.getI64Type();
+  Value isBefore = n.select(equal, n.cast(earlier, i64), n.cast(before, i64));
+  int64_t last = rankOf(x);
+  Value place = n.reduce(ReduceKind::Sum, isBefore, {last}, true);
+  // Sum of i over the one i whose place is j: [..., i, j], then over i.
+  Value places = n.ints(llvm::to_vector(llvm::seq<int64_t>(0, k)));
+  Value hit = n.compare(nn::ComparePredicate::Eq, place, places);
+  Value indices =
+      n.reduce(ReduceKind::Sum, n.select(hit, column, n.scalarLike(0, column)),
+               {last - 1}, false);
+  indices = n.transpose(indices, toLast);
+  Value values = n.make<nn::GatherElementsOp>(x, indices, *axis);
+  n.set(0, values);
+  n.set(1, indices);
+  return values;
+}
+
 static Value importCumSum(Node &n) {
   MaybeInts at = n.needInts(1, "axis");
   if (!at || at->size() != 1)
@@ -164,6 +216,7 @@ void mgq::onnx::registerReduce(Registry &r) {
   r["ArgMax"] = importArgReduce<ReduceKind::Max>;
   r["ArgMin"] = importArgReduce<ReduceKind::Min>;
   r["CumSum"] = importCumSum;
+  r["TopK"] = importTopK;
   r["ReduceL1"] = importReduceL1;
   r["ReduceL2"] = importReduceL2;
   r["ReduceLogSum"] = importReduceLogSum;

@@ -20,6 +20,7 @@ const Registry &mgq::onnx::registry() {
     registerNorm(result);
     registerPool(result);
     registerReduce(result);
+    registerResize(result);
     registerShape(result);
     return result;
   }();

@@ -25,6 +25,7 @@ void registerMovement(Registry &registry);
 void registerNorm(Registry &registry);
 void registerPool(Registry &registry);
 void registerReduce(Registry &registry);
+void registerResize(Registry &registry);
 void registerShape(Registry &registry);
 
 } // namespace mgq::onnx

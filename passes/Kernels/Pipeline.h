@@ -4,8 +4,8 @@
 //
 //   convert-nn-to-linalg     nn ops -> linalg.generic, kern.matmul,
 //                            kern.attention*, kern.loops on tensors
-//   kern-fuse                fusion of elementwise ops
-//   kern-destinations        results become memref arguments
+//   kern-fuse-elementwise    fusion; an op writes over what it alone reads
+//   kern-pass-destinations   results become memref arguments
 //   one-shot-bufferize       (without function boundaries)
 //   kern-lower-matmul        kern.matmul and kern.attention* on memrefs of
 //                            static layout -> scf.parallel/scf.for, memref,
@@ -17,7 +17,10 @@
 //   kern-outline             every loop nest at the top level -> a function of
 //                            its own (memrefs are noalias there); kern.launch
 //   kern-plan-scratch        memref.alloc -> offsets in the scratch argument
-//   kern-expand-math, ...    -> LLVM dialect, kernel ABI
+//   kern-add-optimizer       mgq_adamw, mgq_sq_norm, mgq_accumulate
+//   kern-expand-math         own exp, tanh, erf, log; bf16 by bit operations
+//   convert-kern-to-llvm     LLVM dialect, kernel ABI, target CPU
+//   kern-bf16-as-bits        scalars of bf16 become i16
 //
 // A top-level scf.parallel is what runs on the threads: the outliner cuts it
 // into chunks by its static trip count and the work inside. A memref.alloca

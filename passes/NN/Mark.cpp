@@ -103,6 +103,11 @@ static LogicalResult matchParams(ModuleOp module, StringRef text,
     if (!isa<FloatType>(param.getTensorType().getElementType()) ||
         !glob->match(param.getSymName()))
       continue;
+    // The importer froze what is no parameter of the model, as buffers are;
+    // only its very name means it.
+    if (param.getTrainability() == Trainability::Frozen &&
+        glob->getText() != param.getSymName())
+      continue;
     any = true;
     matched.insert(param.getSymName());
   }

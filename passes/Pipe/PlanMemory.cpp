@@ -371,7 +371,8 @@ void Planner::addPrepareSequence() {
   }
 }
 
-/// Lifetimes of call results that have no place yet, and their layout.
+/// Lifetimes of call results that have no place yet, and their layout. What
+/// @train returns is a gradient: it is added up right after its call.
 void Planner::placeActivations(Program &program) {
   llvm::DenseMap<Operation *, int64_t> position;
   for (auto [i, call] : llvm::enumerate(program.calls))
@@ -386,8 +387,6 @@ void Planner::placeActivations(Program &program) {
       for (Operation *user : result.getUsers())
         if (auto it = position.find(user); it != position.end())
           lifetime.end = std::max(lifetime.end, it->second);
-        else // returned: the runtime reads it when all calls have run
-          lifetime.end = program.calls.size();
       values.push_back(result);
       lifetimes.push_back(lifetime);
     }

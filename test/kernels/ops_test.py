@@ -101,6 +101,32 @@ def check(case, found):
         np.testing.assert_allclose(wide, right, rtol=limit, atol=limit * min(scale, case.scale))
 
 
+def check_optimizer(library):
+    """The kernels the runtime calls itself, on a length that is no round number."""
+    random, count = np.random.default_rng(3), 4095
+    p, g, m, v = (random.standard_normal(count).astype(np.float32) for _ in range(4))
+    v = np.abs(v)
+    rate, decay, beta1, beta2, epsilon, factor, step = 0.01, 0.1, 0.9, 0.95, 1e-8, 0.5, 3
+    c1, c2 = 1 - beta1**step, 1 - beta2**step
+    scalars = np.array([factor, 1 - rate * decay, beta1, 1 - beta1, beta2, 1 - beta2, rate / c1,
+                        c2**-0.5, epsilon], np.float32)
+    wide = g.astype(np.float64) * factor
+    right_m, right_v = beta1 * m + (1 - beta1) * wide, beta2 * v + (1 - beta2) * wide**2
+    right_p = p * (1 - rate * decay) - rate / c1 * right_m / (np.sqrt(right_v / c2) + epsilon)
+    total = np.sum(g.astype(np.float64) ** 2)
+    summed = g + m
+    at = lambda array: ctypes.c_void_p(array.ctypes.data)
+    length = ctypes.c_int64(count)
+    sums = g.copy()
+    library.mgq_accumulate(at(sums), at(m), length)
+    np.testing.assert_array_equal(sums, summed)
+    library.mgq_sq_norm.restype = ctypes.c_double
+    np.testing.assert_allclose(library.mgq_sq_norm(at(g), length), total, rtol=1e-14)
+    library.mgq_adamw(at(p), at(g), at(m), at(v), at(scalars), length)
+    for found, right in ((p, right_p), (m, right_m), (v, right_v)):
+        np.testing.assert_allclose(found, right, rtol=2e-6, atol=2e-6)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernel-object", required=True)
@@ -120,6 +146,7 @@ def main():
             except AssertionError as error:
                 failures += 1
                 print(f"FAIL {case.name}: {str(error).strip()}", file=sys.stderr)
+        check_optimizer(library)
     print(f"{len(cases) - failures} passed, {failures} failed")
     return 1 if failures else 0
 

@@ -148,7 +148,7 @@ struct FlatProgram {
                         at + bytes,
                         at + 2 * bytes,
                         at + 3 * bytes});
-      grads.push_back({static_cast<int32_t>(i), at + 4 * bytes, at + bytes});
+      grads.push_back({static_cast<int32_t>(i), 0, at + 4 * bytes, at + bytes});
       program.arena_bytes += 5 * bytes;
     }
     program.params = params.data();
@@ -206,7 +206,7 @@ TEST(Optimizer, AgreesWithReference) {
         for (int64_t j = 0; j < flat.sizes[i]; ++j)
           sums[i][j] += arena.floatsAt(flat.grads[i].offset)[j] =
               static_cast<float>(normal(random));
-      optimizer.accumulate(microBatch == 0);
+      optimizer.accumulate(0, microBatch == 0);
     }
     for (const auto &sum : sums)
       for (double g : sum)
@@ -241,8 +241,8 @@ TEST(Optimizer, ThreadsChangeNoBit) {
     for (const mgq_grad &grad : flat.grads)
       for (int64_t i = 0; i < flat.sizes[grad.param]; ++i)
         arena.floatsAt(grad.offset)[i] = static_cast<float>(random()) * 1e-9f;
-    optimizer.accumulate(true);
-    optimizer.accumulate(false);
+    optimizer.accumulate(0, true);
+    optimizer.accumulate(0, false);
     double norm = optimizer.norm().total;
     optimizer.update(1 / norm, 1, 1);
     std::string bytes(reinterpret_cast<const char *>(arena.at(0)),
@@ -259,7 +259,7 @@ TEST(Optimizer, NamesNonfiniteParametersAndUnmatchedGlobs) {
   Arena arena(flat.program.arena_bytes);
   Optimizer optimizer(flat.program, options, arena);
   arena.floatsAt(flat.grads[1].offset)[4999] = HUGE_VALF;
-  optimizer.accumulate(true);
+  optimizer.accumulate(0, true);
   EXPECT_EQ(optimizer.norm().firstNonfinite, 1);
   options.noDecay = {"q*"};
   EXPECT_THAT(errorOf([&] { Optimizer(flat.program, options, arena); }),

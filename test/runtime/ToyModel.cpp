@@ -241,10 +241,10 @@ static const mgq_output outputs[] = {
     {"loss", {MGQ_F32, 0, nullptr, 4}, AT(loss)},
     {"accuracy", {MGQ_F32, 0, nullptr, 4}, AT(accuracy)}};
 
-static const mgq_grad grads[] = {{0, AT(embedDelta), AT(embedGrad)},
-                                 {1, AT(headDelta), AT(headGrad)},
-                                 {2, AT(biasDelta[0]), AT(biasGrad[0])},
-                                 {2, AT(biasDelta[1]), AT(biasGrad[1])}};
+static const mgq_grad grads[] = {{0, 0, AT(embedDelta), AT(embedGrad)},
+                                 {1, 0, AT(headDelta), AT(headGrad)},
+                                 {2, 0, AT(biasDelta[0]), AT(biasGrad[0])},
+                                 {2, 0, AT(biasDelta[1]), AT(biasGrad[1])}};
 
 static const mgq_layer layers[] = {{"classifier", 100, 200}};
 

@@ -14,6 +14,8 @@ from onnxscript import optimizer
 
 # What a node tells about the module it comes from; the rest holds file paths.
 KEPT = ("pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.name_scopes")
+# Tells parameters from buffers and constants.
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 INLINE_LIMIT = 64 << 20  # bytes of weights that may stay inside the .onnx file
 
 
@@ -39,8 +41,11 @@ def restore_parameters(graph, values):
 
 
 def drop_debug_metadata(graph):
-    """Removes what the exporter records for itself: stack traces, signatures."""
+    """Removes what the exporter records for itself, but for names."""
+    signature = graph.metadata_props.get(SIGNATURE)
     graph.metadata_props.clear()
+    if signature:
+        graph.metadata_props[SIGNATURE] = signature
     for node in graph:
         kept = {key: node.metadata_props[key] for key in KEPT if key in node.metadata_props}
         node.metadata_props.clear()
@@ -61,7 +66,8 @@ def export_loss(model, inputs, opset=20):
             verbose=False,
         )
     exported = program.model
-    names = [name for name, _ in model.named_parameters()]
+    # Tied parameters go by any of their names.
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     values = hide_parameters(exported.graph, names)
     optimizer.optimize(exported)
     restore_parameters(exported.graph, values)

@@ -50,6 +50,14 @@ void Optimizer::collectUses() {
       fail("the program's tables are damaged: gradient of parameter '{}'",
            param.name);
     uses[grad.param].push_back(grad);
+    if (grad.after < 0 || grad.after > program.backward.call_count)
+      fail("the program's tables are damaged: gradient of parameter '{}' after "
+           "call {}",
+           param.name, grad.after);
+    left.resize(std::max<size_t>(left.size(), grad.after + 1));
+    for (const Piece &piece : pieces)
+      if (piece.param == grad.param)
+        left[grad.after].push_back({grad, piece.begin, piece.count});
   }
 }
 
@@ -81,17 +89,17 @@ void Optimizer::makeGroups(const Options &options) {
       groups[i].learningRate = rate;
 }
 
-void Optimizer::accumulate(bool first) {
-  parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
-    const Piece &piece = pieces[index];
-    for (const mgq_grad &use : uses[piece.param]) {
-      float *sum = arena.floatsAt(use.accumulator) + piece.begin;
-      const float *values = arena.floatsAt(use.offset) + piece.begin;
-      if (first)
-        memcpy(sum, values, piece.count * sizeof(float));
-      else
-        program.accumulate(sum, values, piece.count);
-    }
+void Optimizer::accumulate(int32_t call, bool first) {
+  if (static_cast<size_t>(call) >= left.size())
+    return;
+  parallelFor(static_cast<int64_t>(left[call].size()), [&](int64_t index) {
+    const UsePiece &piece = left[call][index];
+    float *sum = arena.floatsAt(piece.use.accumulator) + piece.begin;
+    const float *values = arena.floatsAt(piece.use.offset) + piece.begin;
+    if (first)
+      memcpy(sum, values, piece.count * sizeof(float));
+    else
+      program.accumulate(sum, values, piece.count);
   });
 }
 

@@ -23,8 +23,9 @@ public:
   /// Throws Error if a glob of the options matches no trainable parameter.
   Optimizer(const mgq_program &program, const Options &options, Arena &arena);
 
-  /// Adds what backward left to the accumulators; `first` of a step overwrites.
-  void accumulate(bool first);
+  /// Adds the gradients that call number `call` of backward left to their
+  /// accumulators; the `first` micro-batch of a step overwrites.
+  void accumulate(int32_t call, bool first);
 
   /// After the last micro-batch: adds up the uses of each parameter.
   void combineUses();
@@ -45,6 +46,12 @@ private:
     double learningRate, weightDecay;
   };
 
+  /// A piece of one use of a parameter.
+  struct UsePiece {
+    mgq_grad use;
+    int64_t begin, count; ///< Elements.
+  };
+
   void collectUses();
   void makeGroups(const Options &options);
 
@@ -56,6 +63,7 @@ private:
   std::vector<int64_t> firstBlock;         ///< Of each piece, in blockSums.
   std::vector<Group> groups;               ///< Of each parameter.
   std::vector<std::vector<mgq_grad>> uses; ///< Of each parameter.
+  std::vector<std::vector<UsePiece>> left; ///< By each call of backward.
 };
 
 /// Indices of the trainable parameters, in program order.

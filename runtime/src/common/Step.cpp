@@ -59,6 +59,9 @@ StepRunner::StepRunner(const mgq_program &program, const Options &options,
           (options.reduction == ReductionKind::Default && program.loss_is_sum)),
       skipNonfinite(options.skipNonfinite), counts(program.micro_batches),
       losses(program.micro_batches) {
+  afterCall = [this](int32_t call) {
+    this->optimizer.accumulate(call, isFirst);
+  };
   if (byTokens && !program.loss_is_sum)
     failUsage("--loss-reduction=tokens needs a loss that is recognised as a "
               "cross-entropy; this model's is not");
@@ -129,8 +132,8 @@ StepResult StepRunner::run(const StepInput &input, const DataReader &data,
           static_cast<double>(*arena.floatsAt(program.loss_sum_offset));
     } else {
       *arena.floatsAt(program.seed_offset) = seedOf(mb);
-      executor.runBackward(mb);
-      optimizer.accumulate(first);
+      isFirst = first;
+      executor.runBackward(mb, afterCall);
       first = false;
     }
   }

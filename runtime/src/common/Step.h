@@ -76,6 +76,8 @@ private:
   std::vector<double> counts, losses; ///< Of each micro-batch of the step.
   double total = 0;                   ///< Sum of counts.
   std::function<void()> gradientHook;
+  bool isFirst = true; ///< The running backward is the step's first.
+  std::function<void(int32_t)> afterCall;
 };
 
 } // namespace mgq::rt

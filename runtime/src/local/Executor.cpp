@@ -90,11 +90,13 @@ void Executor::runForward(int32_t microBatch) {
   ++forwards;
 }
 
-void Executor::runBackward(int32_t microBatch) {
-  run(backward, Phase::Backward, microBatch);
+void Executor::runBackward(int32_t microBatch,
+                           const std::function<void(int32_t)> &afterCall) {
+  run(backward, Phase::Backward, microBatch, &afterCall);
 }
 
-void Executor::run(Prepared &prepared, Phase phase, int32_t microBatch) {
+void Executor::run(Prepared &prepared, Phase phase, int32_t microBatch,
+                   const std::function<void(int32_t)> *afterCall) {
   const mgq_sequence &sequence = *prepared.sequence;
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
@@ -108,5 +110,7 @@ void Executor::run(Prepared &prepared, Phase phase, int32_t microBatch) {
     if (call.layer >= 0 && phase == Phase::Backward)
       times[call.layer].backward += seconds;
     trace.add(phase, call.name, start, seconds, microBatch);
+    if (afterCall)
+      (*afterCall)(i);
   }
 }

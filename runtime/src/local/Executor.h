@@ -6,6 +6,7 @@
 #include "runtime/src/common/Arena.h"
 #include "runtime/src/common/Trace.h"
 #include "runtime/src/common/Weights.h"
+#include <functional>
 
 namespace mgq::rt {
 
@@ -26,7 +27,9 @@ public:
   /// Runs a sequence of the program. Throws Error after an index outside its
   /// range, naming node and layer.
   void runForward(int32_t microBatch);
-  void runBackward(int32_t microBatch);
+  /// `afterCall` is told the number of each call that has run.
+  void runBackward(int32_t microBatch,
+                   const std::function<void(int32_t)> &afterCall);
   void runEvaluate() { run(evaluate, Phase::Evaluate, -1); }
   void runCount() { run(count, Phase::Count, -1); }
   void runPrepareFrozen() { run(prepareFrozen, Phase::Prepare, -1); }
@@ -46,7 +49,8 @@ private:
   };
 
   Prepared prepare(const mgq_sequence &sequence, const Weights &weights);
-  void run(Prepared &prepared, Phase phase, int32_t microBatch);
+  void run(Prepared &prepared, Phase phase, int32_t microBatch,
+           const std::function<void(int32_t)> *afterCall = nullptr);
 
   const mgq_program &program;
   Arena &arena;

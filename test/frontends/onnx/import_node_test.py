@@ -31,11 +31,12 @@ LEFT_OUT = HERE / "left_out.txt"
 
 
 def bind_integers(model, tensors):
-    """A copy of `model` whose integer and scalar inputs are initializers."""
+    """A copy of `model` whose integer, scalar and `scales` inputs are initializers."""
     bound = onnx.ModelProto()
     bound.CopyFrom(model)
     for name, array in tensors.items():
-        if array.dtype.kind in "iub" or array.ndim == 0:
+        # Resize needs its scales when it is compiled.
+        if array.dtype.kind in "iub" or array.ndim == 0 or name == "scales":
             bound.graph.initializer.append(numpy_helper.from_array(array, name))
     return bound
 

@@ -101,6 +101,40 @@ def merged():
     )  # fmt: skip
 
 
+def tied():
+    """An embedding and, for the output layer, its transpose as the exporter folded it."""
+    table = np.arange(6).reshape(3, 2)
+    nodes = [node("Gather", "e.weight ids", "h", "embed"), node("MatMul", "h val_3", "y", "head")]
+    result = model(
+        nodes, [value("ids", [4], I)], [value("y", [4, 3])],
+        [array("e.weight", table), array("val_3", table.T)],
+    )  # fmt: skip
+    copy = result.graph.value_info.add(name="val_3")
+    copy.metadata_props.add(key="pkg.onnxscript.optimizer.folded_from", value="['e.weight']")
+    return result
+
+
+def buffers():
+    """Tensors that no star means: statistics, a buffer, a computed table; a lost parameter."""
+    names = ["scale", "shift", "mean", "variance"]
+    nodes = [
+        node("BatchNormalization", "x " + " ".join(f"norm.{n}" for n in names), "a", "norm"),
+        node("Mul", "a angles", "b", "mul"), node("Add", "b offset_cast", "y", "add"),
+    ]  # fmt: skip
+    tensors = [array(f"norm.{n}", [1, 2]) for n in names]
+    tensors += [array("angles", [1, 2]), array("offset_cast", [3, 4])]
+    result = model(nodes, [value("x", [4, 2])], [value("y", [4, 2])], tensors)
+    kind = result.graph.value_info.add(name="angles")
+    kind.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value="BUFFER")
+    folded = result.graph.value_info.add(name="offset_cast")
+    folded.metadata_props.add(key="pkg.onnxscript.optimizer.folded_from", value="['offset', 'c']")
+    result.graph.metadata_props.add(
+        key="pkg.torch.export.ExportedProgram.graph_signature",
+        value="\n# inputs\np_s: PARAMETER target='norm.scale'\np_o: PARAMETER target='offset'\n",
+    )
+    return result
+
+
 def masked_scatter():
     """torch.masked_scatter as exported: sizes behind NonZero are unknown."""
     nodes = [
@@ -186,7 +220,7 @@ def half_weights():
 CASES = {
     "linear": linear, "metadata": lambda: linear(metadata=[("mgq.trainable", "layer.*")]),
     "constant_if": constant_if, "dynamic_if": dynamic_if, "local_function": local_function,
-    "merged": merged, "masked_scatter": masked_scatter, "nameless": nameless,
+    "merged": merged, "tied": tied, "buffers": buffers, "masked_scatter": masked_scatter, "nameless": nameless,
     "shape_chain": shape_chain, "old_forms": old_forms, "duplicate": duplicate,
     "late_definition": late_definition, "unknown_operators": unknown_operators,
     "keep_initializers_as_inputs": keep_initializers_as_inputs, "half_weights": half_weights,
