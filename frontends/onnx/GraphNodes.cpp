@@ -9,6 +9,7 @@
 #include "frontends/onnx/Registry.h"
 
 #include "mlir/IR/Matchers.h"
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/SaveAndRestore.h"
 
 using namespace mlir;
@@ -116,6 +117,25 @@ static FailureOr<DenseElementsAttr> constantValue(Location loc,
                            "tensor of numbers";
 }
 
+/// How many first inputs an operator needs in every version of it. What imports
+/// it may take them for granted.
+static unsigned requiredInputs(StringRef op) {
+  return llvm::StringSwitch<unsigned>(op)
+      .Cases({"Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr"}, 2)
+      .Cases({"BitwiseXor", "CastLike", "Conv", "ConvTranspose", "CumSum"}, 2)
+      .Cases({"Div", "Equal", "Expand", "Gather", "GatherElements"}, 2)
+      .Cases({"GatherND", "Gemm", "Greater", "GreaterOrEqual"}, 2)
+      .Cases({"LayerNormalization", "Less", "LessOrEqual", "MatMul"}, 2)
+      .Cases({"Mod", "Mul", "NegativeLogLikelihoodLoss", "Or", "PRelu"}, 2)
+      .Cases({"Pow", "RMSNormalization", "SoftmaxCrossEntropyLoss"}, 2)
+      .Cases({"Sub", "Tile", "Xor"}, 2)
+      .Cases({"Attention", "GroupNormalization", "InstanceNormalization"}, 3)
+      .Cases({"OneHot", "Range", "RotaryEmbedding", "Scatter"}, 3)
+      .Cases({"ScatterElements", "ScatterND", "Where"}, 3)
+      .Case("BatchNormalization", 5)
+      .Default(1);
+}
+
 LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
   if (const auto *body = functionOf(node))
     return inlineFunction(node, *body, scope);
@@ -124,8 +144,11 @@ LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
   Location loc = locationOf(node);
   if (isDefault && node.op_type() == "Constant") {
     auto value = constantValue(loc, node);
-    if (failed(value) || node.output_size() != 1)
+    if (failed(value))
       return failure();
+    if (node.output_size() != 1)
+      return emitError(loc) << "Constant: has " << node.output_size()
+                            << " outputs, expected 1";
     return define(node, 0, nn::ConstantOp::create(builder, loc, *value), scope);
   }
   if (isDefault && node.op_type() == "If")
@@ -141,6 +164,13 @@ LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
       return failure();
     state.inputs.push_back(*value);
   }
+  unsigned required = isDefault ? requiredInputs(node.op_type()) : 0;
+  for (unsigned i = 0; i < required; ++i)
+    if (!state.input(i)) {
+      state.fail("input " + Twine(i) + " is missing; it needs " +
+                 Twine(required));
+      return failure();
+    }
   std::string key = (isDefault ? "" : node.domain() + ":") + node.op_type();
   ImportFunction import = registry().lookup(key);
   Value first = import(state);
