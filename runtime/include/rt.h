@@ -22,9 +22,18 @@ extern "C" {
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
-  MGQ_F64, MGQ_F32, MGQ_F16, MGQ_BF16,
-  MGQ_I64, MGQ_I32, MGQ_I16, MGQ_I8,
-  MGQ_U64, MGQ_U32, MGQ_U16, MGQ_U8,
+  MGQ_F64,
+  MGQ_F32,
+  MGQ_F16,
+  MGQ_BF16,
+  MGQ_I64,
+  MGQ_I32,
+  MGQ_I16,
+  MGQ_I8,
+  MGQ_U64,
+  MGQ_U32,
+  MGQ_U16,
+  MGQ_U8,
   MGQ_BOOL
 } mgq_type;
 
@@ -53,10 +62,10 @@ typedef void (*mgq_kernel)(void *const *args, void *scratch);
 
 typedef struct mgq_call {
   mgq_kernel kernel;
-  const char *name;      /* layer function, for traces and errors */
+  const char *name; /* layer function, for traces and errors */
   const mgq_ref *args;
   int32_t arg_count;
-  int32_t layer;         /* index into mgq_program.layers, -1: none */
+  int32_t layer;          /* index into mgq_program.layers, -1: none */
   int64_t scratch_offset; /* in the arena */
   int64_t scratch_bytes;
 } mgq_call;
@@ -71,10 +80,10 @@ typedef struct mgq_sequence {
  * parameters are welcome; another length, or other bytes between them (the
  * graph), mean that the program is out of date. */
 typedef struct mgq_file {
-  const char *name;        /* relative to the folder of weights */
-  int64_t bytes;           /* -1: it was absent */
-  int32_t has_graph;       /* 1: it is the model file */
-  uint64_t graph_hash;     /* mgq_hash of its bytes outside the parameters */
+  const char *name;    /* relative to the folder of weights */
+  int64_t bytes;       /* -1: it was absent */
+  int32_t has_graph;   /* 1: it is the model file */
+  uint64_t graph_hash; /* mgq_hash of its bytes outside the parameters */
 } mgq_file;
 
 /* FNV-1a: goes on from `hash`, which starts as MGQ_HASH_START. */
@@ -88,12 +97,13 @@ static inline uint64_t mgq_hash(uint64_t hash, const void *data, int64_t n) {
 }
 
 typedef struct mgq_param {
-  const char *name;        /* canonical name */
-  mgq_tensor stored;       /* as in the file and in kernels */
-  const char *file;        /* relative to the folder of weights */
-  int64_t file_offset;     /* bytes */
-  int32_t trainable;       /* 0 or 1 */
-  /* Canonical layout = stored transposed by this permutation; null: the same. */
+  const char *name;    /* canonical name */
+  mgq_tensor stored;   /* as in the file and in kernels */
+  const char *file;    /* relative to the folder of weights */
+  int64_t file_offset; /* bytes */
+  int32_t trainable;   /* 0 or 1 */
+  /* Canonical layout = stored transposed by this permutation; null: the same.
+   */
   const int64_t *canonical_permutation;
   /* In the arena, or -1. Trainable: f32 value, gradient accumulator (summed
    * over micro-batches), Adam's momentum and variance. Frozen: value_offset
@@ -113,15 +123,15 @@ typedef struct mgq_param {
  * optimizer. So no bit depends on which stage has which use. */
 typedef struct mgq_grad {
   int32_t param;
-  int32_t after;           /* index of a call of `backward` */
-  int64_t offset;          /* arena; f32, the stored layout */
-  int64_t accumulator;     /* arena; f32, the stored layout */
+  int32_t after;       /* index of a call of `backward` */
+  int64_t offset;      /* arena; f32, the stored layout */
+  int64_t accumulator; /* arena; f32, the stored layout */
 } mgq_grad;
 
 typedef struct mgq_input {
   const char *name;
-  mgq_tensor tensor;       /* of one micro-batch */
-  int64_t offset;          /* arena */
+  mgq_tensor tensor; /* of one micro-batch */
+  int64_t offset;    /* arena */
   /* Values must lie in [0, limit) or equal ignore_value; limit 0: no check.
    * Set for integer inputs that only index tables (token ids, labels). */
   int64_t limit;
@@ -132,12 +142,12 @@ typedef struct mgq_input {
 typedef struct mgq_output {
   const char *name;
   mgq_tensor tensor;
-  int64_t offset;          /* arena, after the forward sequence */
+  int64_t offset; /* arena, after the forward sequence */
 } mgq_output;
 
 typedef enum mgq_op_kind {
-  MGQ_OP_FORWARD,          /* runs `forward` of the micro-batch */
-  MGQ_OP_BACKWARD,         /* runs `backward`, adds gradients */
+  MGQ_OP_FORWARD,  /* runs `forward` of the micro-batch */
+  MGQ_OP_BACKWARD, /* runs `backward`, adds gradients */
   MGQ_OP_OPTIMIZER
 } mgq_op_kind;
 
@@ -163,11 +173,11 @@ typedef struct mgq_layer {
 
 /* Bytes of the arena, by what they hold; they add up to arena_bytes. */
 typedef struct mgq_memory {
-  int64_t weights;         /* trainable values, copied or packed frozen ones */
+  int64_t weights; /* trainable values, copied or packed frozen ones */
   int64_t gradients;
   int64_t optimizer;
   int64_t inputs;
-  int64_t activations;     /* values and residuals of a micro-batch */
+  int64_t activations; /* values and residuals of a micro-batch */
   int64_t scratch;
 } mgq_memory;
 
@@ -187,15 +197,15 @@ typedef void (*mgq_accumulate_fn)(float *sum, const float *values, int64_t n);
 typedef struct mgq_program {
   int32_t abi_version;
   const char *compiler_version;
-  const char *fingerprint;  /* of model, parameters and options: a checkpoint
-                               of another model is refused by it */
-  const char *model_path;   /* as given to the compiler, made absolute */
+  const char *fingerprint; /* of model, parameters and options: a checkpoint
+                              of another model is refused by it */
+  const char *model_path;  /* as given to the compiler, made absolute */
 
   const mgq_pair *metadata;
   int32_t metadata_count;
   const mgq_param *params;
   int32_t param_count;
-  const mgq_file *files;    /* those of the params */
+  const mgq_file *files; /* those of the params */
   int32_t file_count;
   const mgq_input *inputs;
   int32_t input_count;
@@ -216,16 +226,17 @@ typedef struct mgq_program {
   mgq_sequence backward;
   /* Forward without residuals, and all graph outputs: evaluation. */
   mgq_sequence evaluate;
-  /* Labels only: writes count_offset. Empty where the loss is not recognised. */
+  /* Labels only: writes count_offset. Empty where the loss is not recognised.
+   */
   mgq_sequence count;
 
-  int32_t loss_is_sum;      /* 1: loss = sum / count; 0: a mean, no count */
-  int64_t loss_sum_offset;  /* f32, arena: written by forward */
-  int64_t count_offset;     /* f32, arena: sum of label weights */
-  int64_t seed_offset;      /* f32, arena: gradient of the loss sum (or of the
-                               loss), read by backward */
+  int32_t loss_is_sum;     /* 1: loss = sum / count; 0: a mean, no count */
+  int64_t loss_sum_offset; /* f32, arena: written by forward */
+  int64_t count_offset;    /* f32, arena: sum of label weights */
+  int64_t seed_offset;     /* f32, arena: gradient of the loss sum (or of the
+                              loss), read by backward */
 
-  const mgq_op *ops;        /* a step */
+  const mgq_op *ops; /* a step */
   int32_t op_count;
   int32_t micro_batches;    /* per step and replica */
   int32_t micro_batch_size; /* samples */
@@ -241,7 +252,8 @@ typedef struct mgq_program {
 
 extern const mgq_program mgq_program_table;
 
-/*===--- Called by generated code -------------------------------------------===*/
+/*===--- Called by generated code
+ * -------------------------------------------===*/
 
 /* Runs body(context, i) for i in [0, count) on the rank's compute threads and
  * returns when all are done. Which thread runs which i changes no result. */

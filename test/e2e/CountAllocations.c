@@ -1,7 +1,7 @@
 /*===- CountAllocations.c - Preloaded: counts calls that get memory ---------===
  *
- * LD_PRELOAD=this MGQ_ALLOCATIONS=FILE program: at its end FILE holds the number
- * of calls of malloc and its kin and of mmap, made by any thread.
+ * LD_PRELOAD=this MGQ_ALLOCATIONS=FILE program: at its end FILE holds the
+ * number of calls of malloc and its kin and of mmap, made by any thread.
  *===----------------------------------------------------------------------===*/
 #define _GNU_SOURCE
 #include <errno.h>
