@@ -216,6 +216,7 @@ int Runner::compileAndCall() {
   PassManager passes(&context, ModuleOp::getOperationName());
   kernels::CpuOptions options;
   options.cpu = flags.cpu;
+  options.optimizer = false;
   kernels::buildCpuKernelPipeline(passes, options);
   if (failed(passes.run(*module)))
     return kFailure;

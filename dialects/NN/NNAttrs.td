@@ -62,7 +62,7 @@ def NN_BinaryKind : NN_Enum<"BinaryKind", "elementwise function of two operands"
   I32EnumAttrCase<"Or", 10, "or">,
   I32EnumAttrCase<"Xor", 11, "xor">,
   I32EnumAttrCase<"Shl", 12, "shl">,
-  I32EnumAttrCase<"Shr", 13, "shr">
+  I32EnumAttrCase<"Shr", 13, "shr">     // signed: copies of the sign come in
 ]>;
 def NN_BinaryKindAttr : EnumAttr<NN_Dialect, NN_BinaryKind, "binary">;
 

@@ -217,6 +217,13 @@ struct ConvertKernToLLVMPass
     populateFuncToLLVMConversionPatterns(converter, patterns);
     LLVMConversionTarget conversion(*context);
     conversion.addLegalOp<ModuleOp>();
+    // Functions on tensors call kernels; all others must become code.
+    conversion.addDynamicallyLegalOp<func::FuncOp>([](func::FuncOp function) {
+      FunctionType type = function.getFunctionType();
+      auto isTensor = [](Type part) { return isa<TensorType>(part); };
+      return llvm::any_of(type.getInputs(), isTensor) ||
+             llvm::any_of(type.getResults(), isTensor);
+    });
     return applyPartialConversion(module, conversion, std::move(patterns));
   }
 };

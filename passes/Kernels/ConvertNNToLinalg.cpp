@@ -97,6 +97,11 @@ static LogicalResult lowerFunction(Lowering &l, func::FuncOp function) {
                                "kernel");
     l.builder.setInsertionPoint(op);
     l.loc = op->getLoc();
+    if (llvm::all_of(op->getResultTypes(), isEmpty)) {
+      for (Value result : op->getResults())
+        l.set(result, l.empty(shapeOf(result), elementOf(result)));
+      continue;
+    }
     if (failed(lowerOp(l, op)))
       return failure();
   }

@@ -71,8 +71,9 @@ struct ExpandMathPass : mgq::kernels::impl::ExpandMathPassBase<ExpandMathPass> {
     populateMathPolynomialApproximationPatterns(patterns, [](StringRef name) {
       return name == "math.log" || name == "math.log1p";
     });
-    patterns.add<IntegerToBF16<arith::SIToFPOp>,
-                 IntegerToBF16<arith::UIToFPOp>>(context);
+    patterns
+        .add<IntegerToBF16<arith::SIToFPOp>, IntegerToBF16<arith::UIToFPOp>>(
+            context);
     arith::populateExpandBFloat16Patterns(patterns);
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
       return signalPassFailure();

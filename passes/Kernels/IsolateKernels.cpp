@@ -27,9 +27,8 @@ static int64_t countFlops(func::FuncOp layer) {
 /// Leaves a declaration of `layer` in place and moves its body to `kernels`.
 static void isolate(func::FuncOp layer, ModuleOp kernels) {
   OpBuilder builder(layer);
-  auto declaration = func::FuncOp::create(builder, layer.getLoc(),
-                                          layer.getName(),
-                                          layer.getFunctionType());
+  auto declaration = func::FuncOp::create(
+      builder, layer.getLoc(), layer.getName(), layer.getFunctionType());
   declaration.setPrivate();
   declaration->setAttr(nn::kLayerAttr, builder.getUnitAttr());
   declaration->setAttr("nn.flops",

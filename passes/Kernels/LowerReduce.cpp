@@ -186,6 +186,7 @@ LogicalResult kernels::lower(Lowering &l, nn::PoolOp op) {
   Value input = l.get(op.getInput());
   auto shape = shapeOf(input), to = shapeOf(op.getResult());
   bool isMax = op.getKind() == nn::PoolKind::Max;
+  bool isUnsigned = kernels::isUnsigned(op.getInput().getType());
   Type element = elementOf(input);
   int64_t windowSize = 1;
   for (int64_t dim : op.getWindow())
@@ -196,7 +197,7 @@ LogicalResult kernels::lower(Lowering &l, nn::PoolOp op) {
         b.parallel(to, [&](ValueRange ivs) {
           Type compute = computeType(element);
           Value zero = b.constant(compute, 0);
-          Value start = isMax ? neutral(b, compute, true, false) : zero;
+          Value start = isMax ? neutral(b, compute, true, isUnsigned) : zero;
           auto last = forWindow(
               b, op.getWindow(), op.getStrides(), op.getDilations(),
               op.getPadsBefore(), shape.drop_front(2), ivs.drop_front(2),
@@ -205,7 +206,7 @@ LogicalResult kernels::lower(Lowering &l, nn::PoolOp op) {
                 llvm::append_range(indices, at);
                 Value x = b.load(in[0], indices);
                 return SmallVector<Value>{
-                    isMax ? b.max(now[0], x) : b.add(now[0], x),
+                    isMax ? b.max(now[0], x, isUnsigned) : b.add(now[0], x),
                     b.add(now[1], b.constant(compute, 1))};
               });
           Value value = last[0];

@@ -48,11 +48,6 @@ LogicalResult kernels::lower(Lowering &l, nn::BroadcastOp op) {
 LogicalResult kernels::lower(Lowering &l, nn::SliceOp op) {
   OpBuilder &b = l.builder;
   auto shape = shapeOf(op.getResult());
-  // linalg infers loop bounds from shapes; it cannot from no elements.
-  if (llvm::is_contained(shape, 0)) {
-    l.set(op, l.empty(shape, elementOf(op.getResult())));
-    return success();
-  }
   // Where strides are positive the slice is a view.
   if (llvm::all_of(op.getStrides(), [](int64_t s) { return s > 0; })) {
     auto indices = [&](ArrayRef<int64_t> values) {
@@ -120,6 +115,10 @@ static void fillWith(LoopBuilder &b, Value scalar, Value to,
 LogicalResult kernels::lower(Lowering &l, nn::PadOp op) {
   RankedTensorType to =
       l.type(shapeOf(op.getResult()), elementOf(op.getResult()));
+  if (isEmpty(op.getInput().getType())) {
+    l.set(op, l.broadcast(l.get(op.getValue()), to.getShape()));
+    return success();
+  }
   SmallVector<int64_t> strides;
   for (int64_t interior : op.getInterior())
     strides.push_back(interior + 1);
@@ -137,7 +136,8 @@ LogicalResult kernels::lower(Lowering &l, nn::ConcatOp op) {
       l.type(shapeOf(op.getResult()), elementOf(op.getResult()));
   SmallVector<Value> operands;
   for (Value input : op.getInputs())
-    operands.push_back(l.get(input));
+    if (!isEmpty(input.getType()))
+      operands.push_back(l.get(input));
   l.set(
       op,
       l.loops(operands, to, [&](LoopBuilder &b, ValueRange in, ValueRange out) {

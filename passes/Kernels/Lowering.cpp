@@ -28,7 +28,7 @@ Value Lowering::reshape(Value value, ArrayRef<int64_t> shape) {
   RankedTensorType to = type(shape, from.getElementType());
   if (from == to)
     return value;
-  if (to.getNumElements() == 0)
+  if (isEmpty(from))
     return empty(to);
   if (auto groups = getReassociationIndicesForReshape(from, to)) {
     if (from.getRank() > to.getRank())
@@ -134,7 +134,7 @@ Value Lowering::reduce(
   Value start =
       linalg::FillOp::create(builder, loc, init, empty(shape, init.getType()))
           .getResult(0);
-  if (llvm::is_contained(from, 0))
+  if (isEmpty(input.getType()))
     return start;
   SmallVector<AffineMap> maps{
       builder.getMultiDimIdentityMap(from.size()),
@@ -186,12 +186,12 @@ Value Lowering::product(Value a, Value b, bool transposeA, bool transposeB) {
     shape.push_back(sa.size() == 3 ? sa[0] : sb[0]);
   shape.push_back(sa[sa.size() - (transposeA ? 1 : 2)]);
   shape.push_back(sb[sb.size() - (transposeB ? 2 : 1)]);
-  Type type = computeType(elementOf(a));
-  if (sa[sa.size() - (transposeA ? 2 : 1)] == 0)
-    return filled(shape, type, 0);
-  Value init = empty(shape, type);
-  if (llvm::is_contained(shape, 0))
-    return init;
+  RankedTensorType to = type(shape, computeType(elementOf(a)));
+  if (isEmpty(to))
+    return empty(to);
+  if (isEmpty(a.getType()))
+    return filled(shape, to.getElementType(), 0);
+  Value init = empty(to);
   return kern::MatmulOp::create(builder, loc, init.getType(), a, b, init,
                                 transposeA, transposeB)
       .getResult(0);

@@ -163,7 +163,7 @@ public:
     return empty(type(shape, element));
   }
   Value filled(ArrayRef<int64_t> shape, Type element, double value);
-  /// Row-major reshape by collapse and expand.
+  /// Row-major reshape by collapse and expand; of no elements, a new tensor.
   Value reshape(Value value, ArrayRef<int64_t> shape);
   Value transpose(Value value, ArrayRef<int64_t> permutation);
   Value broadcast(Value value, ArrayRef<int64_t> shape);
@@ -179,7 +179,7 @@ public:
   Value mapped(ArrayRef<int64_t> shape, Type element, ValueRange inputs,
                ArrayRef<mlir::AffineMap> maps, ScalarBody body);
   /// Combines elements of `axes` into an array with these dimensions gone; the
-  /// result has the compute type.
+  /// result has the compute type. No elements give `init`.
   Value reduce(Value input, ArrayRef<int64_t> axes, Value init,
                llvm::function_ref<Value(ScalarBuilder &, Value, Value)> body);
 
@@ -220,6 +220,12 @@ inline RankedTensorType tensorType(Value value) {
 }
 inline ArrayRef<int64_t> shapeOf(Value value) {
   return tensorType(value).getShape();
+}
+/// Whether a tensor has no elements. linalg infers loop bounds from shapes and
+/// cannot from those, and descriptors of such memrefs do not always lower; so
+/// no op that computes reads or makes one.
+inline bool isEmpty(Type type) {
+  return mlir::cast<RankedTensorType>(type).getNumElements() == 0;
 }
 /// Whether a tensor or scalar type is unsigned before `signless`.
 inline bool isUnsigned(Type type) {

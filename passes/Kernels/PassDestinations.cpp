@@ -27,6 +27,10 @@ using namespace mlir;
 
 static MemRefType bufferType(Type type) {
   auto tensor = cast<RankedTensorType>(type);
+  // Nobody reads or writes it, and with other shapes of no elements LLVM
+  // descriptors cannot be made.
+  if (tensor.getNumElements() == 0)
+    return MemRefType::get({0}, tensor.getElementType());
   return MemRefType::get(tensor.getShape(), tensor.getElementType());
 }
 
@@ -78,18 +82,26 @@ static void rewriteFunction(func::FuncOp function) {
   Block &block = function.getBody().front();
   OpBuilder builder = OpBuilder::atBlockBegin(&block);
   for (BlockArgument argument : block.getArguments()) {
-    Type tensor = argument.getType();
+    auto tensor = cast<RankedTensorType>(argument.getType());
     argument.setType(bufferType(tensor));
+    if (tensor.getNumElements() == 0) {
+      auto value = tensor::EmptyOp::create(builder, argument.getLoc(), tensor,
+                                           ValueRange());
+      argument.replaceAllUsesWith(value);
+      continue;
+    }
     auto value = bufferization::ToTensorOp::create(
         builder, argument.getLoc(), tensor, argument, /*restrict=*/true);
     argument.replaceAllUsesExcept(value, value);
   }
   Operation *terminator = block.getTerminator();
   builder.setInsertionPoint(terminator);
-  for (Value result : terminator->getOperands())
-    storeResult(
-        builder, terminator->getLoc(), result,
-        block.addArgument(bufferType(result.getType()), terminator->getLoc()));
+  for (Value result : terminator->getOperands()) {
+    Value destination =
+        block.addArgument(bufferType(result.getType()), terminator->getLoc());
+    if (cast<RankedTensorType>(result.getType()).getNumElements() > 0)
+      storeResult(builder, terminator->getLoc(), result, destination);
+  }
   func::ReturnOp::create(builder, terminator->getLoc());
   terminator->erase();
   // What they say is about the graph, not about buffers.

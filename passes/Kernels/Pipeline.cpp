@@ -51,7 +51,8 @@ void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
   passes.addPass(createLowerLoopsPass());
   passes.addPass(createOutlinePass());
   passes.addPass(createPlanScratchPass());
-  passes.addPass(createAddOptimizerPass());
+  if (options.optimizer)
+    passes.addPass(createAddOptimizerPass());
   // Invariant address arithmetic leaves the inner loops.
   passes.addPass(createCanonicalizerPass());
   passes.addPass(createLoopInvariantCodeMotionPass());
@@ -86,6 +87,9 @@ void mgq::kernels::registerCpuKernelPipeline() {
   PassPipelineRegistration<PipelineOptions>(
       "kern-cpu-pipeline", "From layer functions of nn ops to CPU code",
       [](OpPassManager &passes, const PipelineOptions &options) {
-        buildCpuKernelPipeline(passes, {options.cpu, options.fusedAttention});
+        CpuOptions cpu;
+        cpu.cpu = options.cpu;
+        cpu.fusedAttention = options.fusedAttention;
+        buildCpuKernelPipeline(passes, cpu);
       });
 }

@@ -39,9 +39,11 @@ namespace mgq::kernels {
 struct CpuOptions {
   /// native, x86-64-v3, x86-64-v4 or x86-64-v4-bf16.
   std::string cpu = "native";
-  /// f32 attention is a generated kernel of its own; else it is made of products
-  /// and a softmax.
+  /// f32 attention is a generated kernel of its own; else it is made of
+  /// products and a softmax.
   bool fusedAttention = true;
+  /// Whether to add the kernels that the runtime calls itself to train.
+  bool optimizer = true;
 };
 
 /// Adds the passes above to `pm`, a pass manager of the module of layers.

@@ -145,6 +145,11 @@ for dtype in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uin
 a, b = random.integers(0, 255, 12).astype(np.uint8), np.arange(12).astype(np.uint8)
 add("binary_shl", "%r = nn.binary shl %0, %1 : {types}", [a, b], (a.astype(int) << b).astype(np.uint8))
 add("binary_shr", "%r = nn.binary shr %0, %1 : {types}", [a, b], (a.astype(int) >> b).astype(np.uint8))
+# Amounts outside the width leave copies of the sign.
+for dtype in (np.dtype(np.int8), np.dtype(np.int32)):
+    a, b = np.array([-5, -5, -5, 5, 5, -1], dtype), np.array([1, 100, -1, 1, -1, 0], dtype)
+    add("binary_shl", "%r = nn.binary shl %0, %1 : {types}", [a, b], np.array([-10, 0, 0, 10, 0, -1], dtype))
+    add("binary_shr", "%r = nn.binary shr %0, %1 : {types}", [a, b], np.array([-3, -1, -1, 2, 0, -1], dtype))
 for kind, function in (("eq", np.equal), ("ne", np.not_equal), ("ge", np.greater_equal)):
     add(f"compare_{kind}", f"%r = nn.compare {kind} %0, %1 : {{types}}", [special, special[::-1].copy()],
         function(special, special[::-1]))
@@ -482,3 +487,29 @@ for dtype in FLOATS:
         add(f"attention_grad_{name}",
             f"%r:3 = nn.attention_grad %0, %1, %2, %3, %4{mask_at(5)}{flag} {{{options}}} : {{types}}",
             [q, k, v, y.astype(dtype), g, *extra], [x.astype(dtype) for x in right], tolerance=8)
+
+#===-------------------------------------------------------------------------===#
+# No elements
+#===-------------------------------------------------------------------------===#
+
+none, some = np.zeros((2, 0, 4), F32), normal((2, 3, 4))
+for kind, value in (("sum", 0), ("prod", 1), ("max", -math.inf), ("min", math.inf)):
+    add(f"empty_reduce_{kind}", f"%r = nn.reduce {kind} %0 axes [1] keep_dims : {{types}}", [none],
+        np.full((2, 1, 4), value, F32))
+add("empty_reduce", "%r = nn.reduce sum %0 axes [0] : {types}", [none], none[0])
+add("empty_unary", "%r = nn.unary exp %0 : {types}", [none], none)
+add("empty_add", "%r = nn.binary add %0, %1 : {types}", [none, some[:1, :1].copy()], none)
+add("empty_reshape", "%r = nn.reshape %0 : {types}", [none], none.reshape(5, 2, 0))
+add("empty_slice", "%r = nn.slice %0 [0, 3, 0] to [2, 3, 4] by [1, 1, 1] : {types}", [some], none)
+add("empty_concat", "%r = nn.concat %0, %1 axis 1 : {types}", [none, some], some)
+add("empty_pad", "%r = nn.pad %0, %1 [0, 1, 0], [0, 1, 0] interior [0, 0, 0] : {types}",
+    [none, np.array(3, F32)], np.full((2, 2, 4), 3, F32))
+add("empty_product", "%r = nn.matmul %0, %1 : {types}", [none.swapaxes(1, 2).copy(), none],
+    np.zeros((2, 4, 4), F32))
+add("empty_gather", "%r = nn.gather %0, %1 axis 1 : {types}", [some, np.zeros(0, np.int64)], none)
+add("empty_scatter_nd", "%r = nn.scatter_nd add %0, %1, %2 : {types}",
+    [some, np.zeros((0, 1), np.int64), np.zeros((0, 3, 4), F32)], some)
+add("empty_scatter_elements", "%r = nn.scatter_elements add %0, %1, %2 axis 1 : {types}",
+    [some, np.zeros((2, 0, 4), np.int64), none], some)
+add("empty_passed_on", "%s = nn.unary neg %0 : (tensor<2x0x4xf32>) -> tensor<2x0x4xf32> "
+    "%r = nn.concat %s, %1 axis 1 : {types}", [none, some], some)

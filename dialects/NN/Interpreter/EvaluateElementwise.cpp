@@ -173,7 +173,7 @@ static int64_t wholePower(int64_t base, int64_t exponent) {
 static int64_t wholeBinary(BinaryKind kind, Type element, int64_t a,
                            int64_t b) {
   bool isUnsigned = element.isUnsignedInteger();
-  uint64_t ua = a, ub = b;
+  uint64_t ua = a, ub = b, width = element.getIntOrFloatBitWidth();
   switch (kind) {
   case BinaryKind::Add:
     return ua + ub;
@@ -204,9 +204,11 @@ static int64_t wholeBinary(BinaryKind kind, Type element, int64_t a,
   case BinaryKind::Xor:
     return a ^ b;
   case BinaryKind::Shl:
-    return ua << ub;
+    return ub < width ? ua << ub : 0;
   case BinaryKind::Shr:
-    return isUnsigned ? int64_t(ua >> ub) : a >> b;
+    if (!isUnsigned)
+      return a >> std::min<uint64_t>(ub, width - 1);
+    return ub < width ? ua >> ub : 0;
   }
   llvm_unreachable("covered");
 }

@@ -24,3 +24,12 @@ func.func @two_sums(%x: tensor<4x8xf32>, %y: tensor<4x8xf32>) -> (tensor<8xf32>,
   }
   return %a, %b : tensor<8xf32>, tensor<8xf32>
 }
+
+// Tensors without elements keep their places among the arguments, flat, and
+// nothing reads or writes them.
+// CHECK-LABEL: func.func @no_elements
+// CHECK-SAME: (%{{.*}}: memref<0xf32>, %{{.*}}: memref<0xf32>)
+// CHECK-NEXT: return
+func.func @no_elements(%x: tensor<2x0x4xf32>) -> tensor<2x0x4xf32> attributes {nn.layer} {
+  return %x : tensor<2x0x4xf32>
+}
