@@ -201,6 +201,16 @@ def old_forms():
     return model(nodes, [value("x", [2, 3])], [value("y", [2, 2])], opset=9)
 
 
+def sequence():
+    """torch.split as torch.onnx writes it without its optimizer."""
+    nodes = [
+        node("SplitToSequence", "x sizes", "parts", "split", axis=1),
+        node("SequenceAt", "parts one", "y", "part"),
+    ]
+    constants = [array("sizes", [1, 2], np.int64), array("one", 1, np.int64)]
+    return model(nodes, [value("x", [2, 3])], [value("y", [2, 2])], constants)
+
+
 def simple(op, **attributes):
     return model([node(op, "x", "y", "the_node", **attributes)], [value("x", [2])], [value("y", [2])])
 
@@ -235,7 +245,7 @@ def half_weights():
 CASES = {
     "linear": linear, "metadata": lambda: linear(metadata=[("mgq.trainable", "layer.*")]),
     "constant_if": constant_if, "dynamic_if": dynamic_if, "local_function": local_function,
-    "merged": merged, "tied": tied, "tied_small": tied_small, "buffers": buffers, "masked_scatter": masked_scatter, "nameless": nameless,
+    "merged": merged, "tied": tied, "sequence": sequence, "tied_small": tied_small, "buffers": buffers, "masked_scatter": masked_scatter, "nameless": nameless,
     "shape_chain": shape_chain, "old_forms": old_forms, "duplicate": duplicate,
     "late_definition": late_definition, "unknown_operators": unknown_operators,
     "keep_initializers_as_inputs": keep_initializers_as_inputs, "half_weights": half_weights,
