@@ -9,7 +9,7 @@ from lit.llvm import llvm_config
 config.name = "MGQ"
 config.test_format = lit.formats.ShTest(execute_external=False)
 config.suffixes = [".mlir", ".test"]
-config.excludes = ["data", "gradients", "lib", "node", "golden"]
+config.excludes = ["data", "gradients", "lib", "node", "golden", "e2e"]
 config.test_source_root = os.path.dirname(__file__)
 config.test_exec_root = os.path.join(config.mgq_build_dir, "test")
 
@@ -20,6 +20,11 @@ config.substitutions.append(("%python", sys.executable))
 config.substitutions.append(
     ("%onnx_python", os.path.join(config.mgq_build_dir, "venv", "bin", "python"))
 )
+# A command that must fail: exit status, lines of its message, files unchanged.
+config.substitutions.append(
+    ("%fails", f"{sys.executable} {os.path.join(config.test_source_root, 'cli', 'fails.py')}")
+)
+config.environment["PYTHONPATH"] = os.path.join(config.test_source_root, "lib")
 config.substitutions.append(("%data", os.path.join(config.test_source_root, "data")))
 llvm_config.add_tool_substitutions(
     ["FileCheck", "not", "count", "split-file"], [config.llvm_tools_dir]

@@ -116,9 +116,11 @@ static ExitStatus usage(const Twine &message) {
   return kUsage;
 }
 
-static ExitStatus notYet(const Twine &what, const Twine &supported) {
-  WithColor::error(errs(), "mgq-compile")
-      << "not supported yet: " << what << "; supported: " << supported << "\n";
+static ExitStatus notYet(const Twine &what, const Twine &supported = "") {
+  WithColor::error(errs(), "mgq-compile") << "not supported yet: " << what;
+  if (!supported.isTriviallyEmpty())
+    errs() << "; supported: " << supported;
+  errs() << "\n";
   return kFailure;
 }
 
@@ -190,9 +192,9 @@ static ExitStatus checkFlags(const Flags &flags) {
       &flags.gpuArch};
   for (const cl::opt<std::string> *flag : later)
     if (flag->getNumOccurrences())
-      return notYet("--" + flag->ArgStr, "nothing");
+      return notYet("--" + flag->ArgStr);
   if (flags.plan.getNumOccurrences())
-    return notYet("--plan", "--stop-after=schedule prints the plan as IR");
+    return notYet("--plan", "--stop-after=schedule, which prints it as IR");
   return kSuccess;
 }
 

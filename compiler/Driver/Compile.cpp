@@ -16,8 +16,10 @@
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/Signals.h"
 #include "llvm/Support/ToolOutputFile.h"
 #include <chrono>
+#include <csignal>
 
 using namespace mlir;
 using namespace mgq;
@@ -92,6 +94,15 @@ int Compiler::writeIr() {
     return reportError(kTool, "cannot write " + options.output + ": " +
                                   code.message());
   module->print(file.os());
+  file.os().flush();
+  if (std::error_code code = file.os().error()) {
+    file.os().clear_error();
+    return reportError(kTool, "cannot write " +
+                                  (options.output.empty()
+                                       ? std::string("standard output")
+                                       : options.output) +
+                                  ": " + code.message());
+  }
   file.keep();
   return kSuccess;
 }
@@ -103,6 +114,9 @@ int Compiler::emit() {
   llvm::sys::path::remove_dots(modelPath, /*remove_dot_dot=*/true);
   std::string tables = options.output + ".tables.o",
               kernels = options.output + ".kernels.o";
+  if (!options.saveTemps)
+    for (const std::string &path : {tables, kernels})
+      llvm::sys::RemoveFileOnSignal(path);
   auto removeTemps = [&] {
     if (options.saveTemps)
       return;
@@ -140,7 +154,35 @@ int Compiler::run() {
   return kSuccess;
 }
 
+/// Checks, before hours of work, that what will be written can be: OUT is not
+/// the model, and its folder and the one for IR are there.
+static int checkPlaces(const Options &options) {
+  namespace fs = llvm::sys::fs;
+  if (!options.dumpIr.empty())
+    if (std::error_code code = fs::create_directories(options.dumpIr))
+      return reportError(kTool, "cannot make the folder " + options.dumpIr +
+                                    ": " + code.message());
+  if (options.output.empty())
+    return kSuccess;
+  bool same = false;
+  if (!fs::equivalent(options.output, options.model, same) && same)
+    return reportError(kTool,
+                       "cannot write " + options.output + ": it is the model");
+  std::error_code code;
+  if (fs::is_directory(options.output)) {
+    code = std::make_error_code(std::errc::is_a_directory);
+  } else {
+    StringRef folder = llvm::sys::path::parent_path(options.output);
+    code = fs::access(folder.empty() ? "." : folder, fs::AccessMode::Write);
+  }
+  return code ? reportError(kTool, "cannot write " + options.output + ": " +
+                                       code.message())
+              : int(kSuccess);
+}
+
 int mgq::compileMain(int argc, char **argv) {
+  // A full disk comes back as an error, with a message, not as a signal.
+  signal(SIGXFSZ, SIG_IGN);
   Options options;
   if (ExitStatus status = parseCommandLine(argc, argv, options))
     return status;
@@ -149,9 +191,14 @@ int mgq::compileMain(int argc, char **argv) {
   MLIRContext context(registry);
   context.loadAllAvailableDialects();
   context.printOpOnDiagnostic(false);
-  ScopedDiagnosticHandler handler(&context, [](Diagnostic &diagnostic) {
-    printDiagnostic(kTool, diagnostic);
+  // Passes that print IR must not run in parallel.
+  if (!options.dumpIr.empty())
+    context.disableMultithreading();
+  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
+    printDiagnostic(kTool, options.model, diagnostic);
     return success();
   });
+  if (int status = checkPlaces(options))
+    return status;
   return Compiler(context, options).run();
 }

@@ -4,6 +4,7 @@
 
 #include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/Location.h"
+#include "llvm/Support/Path.h"
 #include "llvm/Support/WithColor.h"
 
 using namespace mlir;
@@ -28,25 +29,33 @@ static StringRef nodeName(Location location) {
   return {};
 }
 
-static void printMessage(raw_ostream &os, Diagnostic &diagnostic) {
-  if (StringRef name = nodeName(diagnostic.getLocation()); !name.empty())
+static void printMessage(raw_ostream &os, StringRef model,
+                         Diagnostic &diagnostic) {
+  StringRef name = nodeName(diagnostic.getLocation());
+  // What concerns the whole graph is located at the file, with or without its
+  // folder.
+  if (name == model || name == llvm::sys::path::filename(model))
+    os << "'" << model << "': ";
+  else if (!name.empty())
     os << "node \"" << name << "\": ";
   os << diagnostic.str() << "\n";
 }
 
-void mgq::printDiagnostic(StringRef tool, Diagnostic &diagnostic) {
+void mgq::printDiagnostic(StringRef tool, StringRef model,
+                          Diagnostic &diagnostic) {
   switch (diagnostic.getSeverity()) {
   case DiagnosticSeverity::Error:
-    printMessage(llvm::WithColor::error(llvm::errs(), tool), diagnostic);
+    printMessage(llvm::WithColor::error(llvm::errs(), tool), model, diagnostic);
     break;
   case DiagnosticSeverity::Warning:
-    printMessage(llvm::WithColor::warning(llvm::errs(), tool), diagnostic);
+    printMessage(llvm::WithColor::warning(llvm::errs(), tool), model,
+                 diagnostic);
     break;
   default:
     return;
   }
   for (Diagnostic &note : diagnostic.getNotes()) {
     llvm::errs() << "  note: ";
-    printMessage(llvm::errs(), note);
+    printMessage(llvm::errs(), model, note);
   }
 }

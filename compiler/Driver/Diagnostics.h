@@ -12,9 +12,11 @@ namespace mgq {
 int reportError(llvm::StringRef tool, const llvm::Twine &message);
 int reportError(llvm::StringRef tool, llvm::Error error);
 
-/// Prints a diagnostic in the user's words: the ONNX node's name instead of a
-/// place in IR, notes below. Remarks are not printed.
-void printDiagnostic(llvm::StringRef tool, mlir::Diagnostic &diagnostic);
+/// Prints a diagnostic in the user's words: the name of the ONNX node, or the
+/// file `model`, instead of a place in IR; notes below. Remarks are not
+/// printed.
+void printDiagnostic(llvm::StringRef tool, llvm::StringRef model,
+                     mlir::Diagnostic &diagnostic);
 
 } // namespace mgq
 

@@ -9,6 +9,7 @@
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/Program.h"
+#include "llvm/Support/Signals.h"
 #include "llvm/Support/TargetSelect.h"
 #include "llvm/Target/TargetMachine.h"
 #include "llvm/TargetParser/Host.h"
@@ -84,6 +85,7 @@ Error mgq::linkExecutable(ArrayRef<std::string> objects, StringRef output) {
     return linker.takeError();
 
   std::string partial = (output + ".partial").str();
+  sys::RemoveFileOnSignal(partial);
   SmallVector<StringRef> args{*linker, "-o", partial};
   llvm::append_range(args, objects);
   args.append({*runtime, "-lpthread", "-ldl", "-lm"});
@@ -103,7 +105,8 @@ Error mgq::linkExecutable(ArrayRef<std::string> objects, StringRef output) {
   sys::fs::remove(log);
   if (status != 0) {
     sys::fs::remove(partial);
-    return makeError("linking {0} failed: {1}{2}", output, message, text);
+    return makeError("linking {0} failed: {1}{2}", output, message,
+                     StringRef(text).rtrim());
   }
   if (std::error_code code = sys::fs::rename(partial, output)) {
     sys::fs::remove(partial);

@@ -297,8 +297,8 @@ int mgq::runMain(int argc, char **argv) {
   MLIRContext context(registry);
   context.loadAllAvailableDialects();
   context.printOpOnDiagnostic(false);
-  ScopedDiagnosticHandler handler(&context, [](Diagnostic &diagnostic) {
-    printDiagnostic(kTool, diagnostic);
+  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
+    printDiagnostic(kTool, flags.model, diagnostic);
     return success();
   });
   return Runner(context, flags).run();

@@ -13,6 +13,9 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Path.h"
 #include "llvm/Support/SHA256.h"
 
 using namespace mlir;
@@ -55,6 +58,7 @@ private:
   Constant *tensor(RankedTensorType type);
   Constant *metadata(int32_t &count);
   Constant *params(int32_t &count);
+  Constant *files(StringRef modelPath, int32_t &count);
   Constant *inputs(int32_t &count);
   Constant *outputs(int32_t &count);
   Constant *grads(int32_t &count);
@@ -118,6 +122,50 @@ Constant *TableWriter::params(int32_t &count) {
          permutation ? make.array(*permutation) : make.null(),
          offset(place.getValue()), offset(place.getGradient()),
          offset(place.getMomentum()), offset(place.getVariance())}));
+  }
+  count = table.size();
+  return make.array(table);
+}
+
+/// Hash of the bytes of `text` outside sorted `ranges`.
+static uint64_t hashOutside(StringRef text,
+                            ArrayRef<std::pair<int64_t, int64_t>> ranges) {
+  uint64_t hash = MGQ_HASH_START;
+  int64_t at = 0;
+  for (auto [begin, end] : ranges) {
+    hash = mgq_hash(hash, text.data() + at, begin - at);
+    at = std::max(at, end);
+  }
+  return mgq_hash(hash, text.data() + at, int64_t(text.size()) - at);
+}
+
+Constant *TableWriter::files(StringRef modelPath, int32_t &count) {
+  using Range = std::pair<int64_t, int64_t>;
+  llvm::MapVector<StringRef, SmallVector<Range>> ranges;
+  for (nn::ParamOp param : module.getOps<nn::ParamOp>()) {
+    RankedTensorType type = param.getTensorType();
+    int64_t bits = std::max(8u, type.getElementType().getIntOrFloatBitWidth());
+    int64_t begin = param.getOffset();
+    ranges[param.getFile()].push_back(
+        {begin, begin + type.getNumElements() * bits / 8});
+  }
+  SmallVector<Constant *> table;
+  for (auto &[name, used] : ranges) {
+    SmallString<256> path(llvm::sys::path::parent_path(modelPath));
+    llvm::sys::path::append(path, name);
+    llvm::sort(used);
+    uint64_t bytes = 0, hash = 0;
+    bool known = !llvm::sys::fs::file_size(path, bytes);
+    bool hasGraph = known && name == llvm::sys::path::filename(modelPath);
+    auto text = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
+                                            /*RequiresNullTerminator=*/false);
+    hasGraph &= bool(text) && (*text)->getBufferSize() == bytes &&
+                uint64_t(used.back().second) <= bytes;
+    if (hasGraph)
+      hash = hashOutside((*text)->getBuffer(), used);
+    table.push_back(
+        make.record({make.string(name), make.i64(known ? int64_t(bytes) : -1),
+                     make.i32(hasGraph), make.i64(hash)}));
   }
   count = table.size();
   return make.array(table);
@@ -263,11 +311,12 @@ std::string TableWriter::fingerprint() {
 }
 
 void TableWriter::write(StringRef modelPath) {
-  int32_t metadataCount, paramCount, inputCount, outputCount, gradCount,
-      layerCount, opCount;
+  int32_t metadataCount, paramCount, fileCount, inputCount, outputCount,
+      gradCount, layerCount, opCount;
   int64_t microBatches;
   Constant *metadataTable = metadata(metadataCount);
   Constant *paramTable = params(paramCount);
+  Constant *fileTable = files(modelPath, fileCount);
   Constant *inputTable = inputs(inputCount);
   Constant *outputTable = outputs(outputCount);
   Constant *gradTable = grads(gradCount);
@@ -287,6 +336,8 @@ void TableWriter::write(StringRef modelPath) {
                                  make.i32(metadataCount),
                                  paramTable,
                                  make.i32(paramCount),
+                                 fileTable,
+                                 make.i32(fileCount),
                                  inputTable,
                                  make.i32(inputCount),
                                  outputTable,

@@ -5,6 +5,7 @@
 #include "frontends/onnx/Registry.h"
 
 #include "llvm/ADT/StringExtras.h"
+#include <set>
 
 using namespace mlir;
 using namespace mgq;
@@ -151,14 +152,13 @@ static bool hidesWeight(StringRef name) {
 }
 
 LogicalResult GraphImporter::checkTrainable() {
-  // The pass that marks parameters reports globs without a match. Here only the
-  // case that has a cause in the export: names that the exporter threw away.
+  // The pass that marks parameters reports globs without a match. Here only
+  // what it cannot see any more: integer tensors, which have become constants,
+  // and names that the exporter threw away.
   std::vector<std::string> lost;
   for (const std::string &name : madeUp)
     if (hidesWeight(name))
       lost.push_back(name);
-  if (lost.empty())
-    return success();
   for (size_t i = 0; i < trainable.size(); ++i) {
     const llvm::GlobPattern &glob = trainable[i];
     bool matches =
@@ -166,6 +166,16 @@ LogicalResult GraphImporter::checkTrainable() {
           return glob.match(param.getSymName());
         });
     if (matches)
+      continue;
+    for (const TensorProto &tensor : graph.initializer()) {
+      Type element = elementTypeOf(tensor.data_type(), context);
+      if (glob.match(tensor.name()) && element && !isa<FloatType>(element))
+        return emitError(module.getLoc())
+               << "--trainable=" << options.trainable[i] << " names '"
+               << tensor.name() << "' of element type " << element
+               << "; only float parameters can be trained";
+    }
+    if (lost.empty())
       continue;
     InFlightDiagnostic diag = emitError(module.getLoc())
                               << "no parameter matches --trainable="
@@ -234,10 +244,35 @@ GraphImporter::inputType(const ::onnx::ValueInfoProto &input) {
     }
     shape.push_back(bound->second);
   }
+  if (!isSaneShape(shape))
+    return emitError(loc) << "graph input '" << input.name()
+                          << "' is larger than any memory";
   return RankedTensorType::get(shape, element);
 }
 
+/// Refuses --dim=NAME of a name that no graph input has: a slip of the pen.
+LogicalResult GraphImporter::checkDims() {
+  std::set<std::string> known;
+  for (const auto &input : graph.input())
+    for (const auto &dim : input.type().tensor_type().shape().dim())
+      if (!dim.dim_param().empty())
+        known.insert(dim.dim_param());
+  for (StringRef name : options.dims.keys()) {
+    if (known.count(name.str()))
+      continue;
+    InFlightDiagnostic diag = emitError(module.getLoc())
+                              << "no dimension of a graph input is named '"
+                              << name << "', which --dim binds";
+    if (!known.empty())
+      diag << "; symbolic dimensions: " << llvm::join(known, ", ");
+    return diag;
+  }
+  return success();
+}
+
 LogicalResult GraphImporter::importInputs() {
+  if (failed(checkDims()))
+    return failure();
   for (const auto &input : graph.input()) {
     // TorchScript can list parameters as inputs with a default value.
     if (initializers.count(input.name()))

@@ -35,6 +35,7 @@ public:
 
 private:
   mlir::LogicalResult checkOperators();
+  mlir::LogicalResult checkDims();
   mlir::LogicalResult importInputs();
   mlir::LogicalResult importOutputs();
   mlir::LogicalResult checkTrainable();

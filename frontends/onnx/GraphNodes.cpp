@@ -9,6 +9,7 @@
 #include "frontends/onnx/Registry.h"
 
 #include "mlir/IR/Matchers.h"
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/SaveAndRestore.h"
 
 using namespace mlir;
@@ -120,7 +121,11 @@ static FailureOr<DenseElementsAttr> constantValue(Location loc,
 LogicalResult GraphImporter::splitToSequence(const NodeProto &node,
                                              Scope &scope) {
   Node n(builder, locationOf(node), node, scope.opset);
+  if (node.input_size() < 1 || node.output_size() != 1)
+    return n.fail("needs an input and an output"), failure();
   for (int i = 0; i < node.input_size(); ++i) {
+    if (i > 0 && node.input(i).empty())
+      continue;
     auto value = lookup(node.input(i), &node, i, scope);
     if (failed(value))
       return failure();
@@ -134,15 +139,18 @@ LogicalResult GraphImporter::splitToSequence(const NodeProto &node,
   Shape sizes;
   if (n.input(1)) {
     MaybeInts given = n.needInts(1, "split");
-    if (!given)
-      return failure();
+    if (!given || given->empty())
+      return n.fail("splits into no parts"), failure();
     if (rankOf(n.input(1)) == 1)
       sizes = *given;
     else
       part = given->front();
   }
-  if (part < 1 || ShapedType::isDynamic(dim))
-    return n.fail("has a bad split"), failure();
+  constexpr int64_t maxParts = 1 << 16;
+  if (part < 1 || dim < 0 || (sizes.empty() && dim / part > maxParts))
+    return n.fail("not supported yet: parts of " + Twine(part) + " of " +
+                  Twine(dim) + " elements"),
+           failure();
   bool isList = !sizes.empty();
   for (int64_t at = 0; !isList && at < dim; at += part)
     sizes.push_back(std::min(part, dim - at));
@@ -150,7 +158,7 @@ LogicalResult GraphImporter::splitToSequence(const NodeProto &node,
   SmallVector<Value> parts;
   int64_t at = 0;
   for (int64_t size : sizes) {
-    if (size < 0 || at + size > dim)
+    if (size < 0 || size > dim - at)
       return n.fail("splits " + Twine(dim) + " elements into more"), failure();
     Value slice = n.slice(x, *axis, at, at + size);
     if (slice && dropsAxis) {
@@ -169,6 +177,8 @@ LogicalResult GraphImporter::splitToSequence(const NodeProto &node,
 
 LogicalResult GraphImporter::sequenceAt(const NodeProto &node, Scope &scope) {
   Node n(builder, locationOf(node), node, scope.opset);
+  if (node.input_size() != 2 || node.output_size() != 1)
+    return n.fail("needs two inputs and an output"), failure();
   auto sequence = scope.sequences.find(node.input(0));
   if (sequence == scope.sequences.end())
     return n.fail("not supported yet: a sequence that SplitToSequence did not "
@@ -190,6 +200,25 @@ LogicalResult GraphImporter::sequenceAt(const NodeProto &node, Scope &scope) {
   return define(node, 0, sequence->second[at], scope);
 }
 
+/// How many first inputs an operator needs in every version of it. What imports
+/// it may take them for granted.
+static unsigned requiredInputs(StringRef op) {
+  return llvm::StringSwitch<unsigned>(op)
+      .Cases({"Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr"}, 2)
+      .Cases({"BitwiseXor", "CastLike", "Conv", "ConvTranspose", "CumSum"}, 2)
+      .Cases({"Div", "Equal", "Expand", "Gather", "GatherElements"}, 2)
+      .Cases({"GatherND", "Gemm", "Greater", "GreaterOrEqual"}, 2)
+      .Cases({"LayerNormalization", "Less", "LessOrEqual", "MatMul"}, 2)
+      .Cases({"Mod", "Mul", "NegativeLogLikelihoodLoss", "Or", "PRelu"}, 2)
+      .Cases({"Pow", "RMSNormalization", "SoftmaxCrossEntropyLoss"}, 2)
+      .Cases({"Sub", "Tile", "Xor"}, 2)
+      .Cases({"Attention", "GroupNormalization", "InstanceNormalization"}, 3)
+      .Cases({"OneHot", "Range", "RotaryEmbedding", "Scatter"}, 3)
+      .Cases({"ScatterElements", "ScatterND", "Where"}, 3)
+      .Case("BatchNormalization", 5)
+      .Default(1);
+}
+
 LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
   if (const auto *body = functionOf(node))
     return inlineFunction(node, *body, scope);
@@ -198,8 +227,11 @@ LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
   Location loc = locationOf(node);
   if (isDefault && node.op_type() == "Constant") {
     auto value = constantValue(loc, node);
-    if (failed(value) || node.output_size() != 1)
+    if (failed(value))
       return failure();
+    if (node.output_size() != 1)
+      return emitError(loc) << "Constant: has " << node.output_size()
+                            << " outputs, expected 1";
     return define(node, 0, nn::ConstantOp::create(builder, loc, *value), scope);
   }
   if (isDefault && node.op_type() == "If")
@@ -219,6 +251,13 @@ LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
       return failure();
     state.inputs.push_back(*value);
   }
+  unsigned required = isDefault ? requiredInputs(node.op_type()) : 0;
+  for (unsigned i = 0; i < required; ++i)
+    if (!state.input(i)) {
+      state.fail("input " + Twine(i) + " is missing; it needs " +
+                 Twine(required));
+      return failure();
+    }
   std::string key = (isDefault ? "" : node.domain() + ":") + node.op_type();
   ImportFunction import = registry().lookup(key);
   Value first = import(state);

@@ -323,7 +323,8 @@ void ParamNames::nameInitializer(const ::onnx::TensorProto &tensor) {
   bool madeUp = isMadeUp(tensor.name()) || sources.contains(tensor.name());
   int64_t elements = 1;
   for (int64_t dim : tensor.dims())
-    elements *= dim;
+    if (llvm::MulOverflow(elements, dim, elements))
+      elements = INT64_MAX; // refused where the tensor is read
   // Scalars that an exporter names are constants (an epsilon, a factor), and so
   // is what it computed from no parameter.
   ArrayRef<std::string> source = sourcesOf(tensor.name());

@@ -6,10 +6,23 @@
 
 #include "mlir/IR/Matchers.h"
 #include "mlir/IR/Verifier.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 using namespace mgq::nn;
 using namespace mgq::onnx;
+
+bool mgq::onnx::isSaneShape(ArrayRef<int64_t> shape) {
+  int64_t count = 1;
+  for (int64_t dim : shape) {
+    if (ShapedType::isDynamic(dim))
+      continue;
+    if (dim < 0 || llvm::MulOverflow(count, std::max<int64_t>(dim, 1), count) ||
+        count > (int64_t(1) << 48))
+      return false;
+  }
+  return true;
+}
 
 Type mgq::onnx::elementTypeOf(int onnxType, MLIRContext *context) {
   auto integer = [&](unsigned width, bool isUnsigned = false) {
@@ -201,6 +214,15 @@ Value Node::finish(Operation *op) {
     return fail("not supported yet: an operand whose size depends on data "
                 "(behind a NonZero)");
   }
+  for (Type type : op->getResultTypes())
+    if (ArrayRef shape = llvm::cast<RankedTensorType>(type).getShape();
+        !isSaneShape(shape)) {
+      std::string text = llvm::join(
+          llvm::map_range(shape, [](int64_t dim) { return Twine(dim).str(); }),
+          "x");
+      op->erase();
+      return fail("its result has the shape " + text + ", which is too large");
+    }
   if (mlir::failed(verify(op, /*verifyRecursively=*/false)))
     return drop(op);
   SmallVector<Value, 1> folded;

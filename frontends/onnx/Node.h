@@ -36,6 +36,10 @@ inline bool isFloat(mlir::Value value) {
   return value && llvm::isa<mlir::FloatType>(elementOf(value));
 }
 
+/// Whether a tensor of this shape may exist: at most 2^48 elements, where
+/// dimensions of 0 count as 1, so that no product of sizes overflows.
+bool isSaneShape(llvm::ArrayRef<int64_t> shape);
+
 /// The nn type of an ONNX element type; null where there is none.
 mlir::Type elementTypeOf(int onnxType, mlir::MLIRContext *context);
 

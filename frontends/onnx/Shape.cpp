@@ -45,7 +45,7 @@ static bool resolveShape(Node &n, SmallVectorImpl<int64_t> &shape,
   bool isDynamic = false;
   for (int64_t dim : input) {
     isDynamic |= ShapedType::isDynamic(dim);
-    total *= dim;
+    total *= isDynamic ? 1 : dim;
   }
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == 0 && !allowZero) {
@@ -65,7 +65,11 @@ static bool resolveShape(Node &n, SmallVectorImpl<int64_t> &shape,
       return false;
     }
     isDynamic |= ShapedType::isDynamic(shape[i]);
-    known *= shape[i];
+    if (!ShapedType::isDynamic(shape[i]) &&
+        llvm::MulOverflow(known, shape[i], known)) {
+      n.fail("has a shape that is too large");
+      return false;
+    }
   }
   if (rest == -1)
     return true;

@@ -169,13 +169,13 @@ FailureOr<RankedTensorType> mgq::onnx::tensorType(Location loc,
     return emitError(loc) << "not supported yet: tensor '" << tensor.name()
                           << "' of element type " << name;
   }
-  int64_t count = 1;
-  for (int64_t dim : tensor.dims())
-    if (dim < 0 || llvm::MulOverflow(count, std::max<int64_t>(dim, 1), count) ||
-        count > (int64_t(1) << 48))
-      return emitError(loc)
-             << "tensor '" << tensor.name() << "' has a dimension of " << dim;
   SmallVector<int64_t> shape(tensor.dims().begin(), tensor.dims().end());
+  if (!isSaneShape(shape) || ShapedType::isDynamicShape(shape)) {
+    InFlightDiagnostic diag = emitError(loc) << "tensor '" << tensor.name()
+                                             << "' has the impossible shape ";
+    llvm::interleave(shape, diag, "x");
+    return diag;
+  }
   return RankedTensorType::get(shape, element);
 }
 

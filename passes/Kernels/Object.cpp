@@ -75,11 +75,15 @@ llvm::Error mgq::kernels::writeObject(mlir::ModuleOp kernels,
   std::error_code code;
   llvm::ToolOutputFile file(path, code, llvm::sys::fs::OF_None);
   if (code)
-    return llvm::createStringError(code, "cannot write " + path);
+    return llvm::createStringError("cannot write " + path + ": " +
+                                   code.message());
   file.os().write(bytes->data(), bytes->size());
   file.os().flush();
-  if (file.os().has_error())
-    return llvm::createStringError(file.os().error(), "cannot write " + path);
+  if (std::error_code fault = file.os().error()) {
+    file.os().clear_error(); // a stream that dies with its error aborts
+    return llvm::createStringError("cannot write " + path + ": " +
+                                   fault.message());
+  }
   file.keep();
   return llvm::Error::success();
 }

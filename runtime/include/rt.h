@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 3
+#define MGQ_ABI_VERSION 4
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -66,6 +66,26 @@ typedef struct mgq_sequence {
   const mgq_call *calls;
   int32_t call_count;
 } mgq_sequence;
+
+/* A file that holds parameters, as the compiler saw it. New values of the same
+ * parameters are welcome; another length, or other bytes between them (the
+ * graph), mean that the program is out of date. */
+typedef struct mgq_file {
+  const char *name;        /* relative to the folder of weights */
+  int64_t bytes;           /* -1: it was absent */
+  int32_t has_graph;       /* 1: it is the model file */
+  uint64_t graph_hash;     /* mgq_hash of its bytes outside the parameters */
+} mgq_file;
+
+/* FNV-1a: goes on from `hash`, which starts as MGQ_HASH_START. */
+#define MGQ_HASH_START 0xcbf29ce484222325u
+static inline uint64_t mgq_hash(uint64_t hash, const void *data, int64_t n) {
+  const unsigned char *bytes = (const unsigned char *)data;
+  int64_t i;
+  for (i = 0; i < n; ++i)
+    hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  return hash;
+}
 
 typedef struct mgq_param {
   const char *name;        /* canonical name */
@@ -175,6 +195,8 @@ typedef struct mgq_program {
   int32_t metadata_count;
   const mgq_param *params;
   int32_t param_count;
+  const mgq_file *files;    /* those of the params */
+  int32_t file_count;
   const mgq_input *inputs;
   int32_t input_count;
   const mgq_output *outputs; /* of the forward sequence; [0] is the loss */

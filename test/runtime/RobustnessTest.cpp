@@ -219,8 +219,8 @@ TEST_F(Robust, UsageExitsWithTwo) {
               HasSubstr("GLOB=X"));
   for (std::string option : {"--loss-scale=dynamic", "--adapt-every=2",
                              "--replay=f", "--cache-frozen=memory"})
-    EXPECT_THAT(usage({"--steps=1", option}),
-                HasSubstr("not supported yet: --"));
+    EXPECT_THAT(run({"--steps=1", option}, 1).error,
+                HasSubstr("error: not supported yet: --"));
   RunResult result =
       runToy(dir, {"--weights=.", "--steps=1", "--max-grad-norm=x", "--data",
                    "d.safetensors"});

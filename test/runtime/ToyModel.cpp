@@ -230,6 +230,8 @@ static const mgq_param params[] = {{"embed.weight",
                                     -1,
                                     -1}};
 
+static const mgq_file files[] = {{"toy.weights", -1, 0, 0}};
+
 static const mgq_input inputs[] = {
     {"ids", {MGQ_I64, 1, idsShape, 16}, AT(ids), words, 0, 0},
     {"pixels", {MGQ_F32, 4, imageShape, 96}, AT(image), 0, 0, 0},
@@ -288,6 +290,8 @@ static mgq_program makeProgram() {
     renamed[0].name = "token.weight";
     p.params = renamed;
   }
+  p.files = files;
+  p.file_count = 1;
   p.inputs = inputs;
   p.input_count = 3;
   p.outputs = outputs;

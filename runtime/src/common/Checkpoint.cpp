@@ -84,6 +84,16 @@ void mgq::rt::cleanTemporary(const std::string &output) {
     fs::remove_all(path, code);
 }
 
+void mgq::rt::checkCheckpointFolder(const std::string &output) {
+  std::error_code code;
+  fs::create_directories(output, code);
+  fs::path probe = fs::path(output) / (temporaryPrefix + std::string("probe"));
+  fs::remove_all(probe, code);
+  if (!fs::create_directory(probe, code))
+    fail("cannot write checkpoints in '{}': {}", output, code.message());
+  fs::remove(probe, code);
+}
+
 /// Removes a checkpoint; its final name goes first, so that it is never seen
 /// in part.
 static void removeCheckpoint(const fs::path &path) {

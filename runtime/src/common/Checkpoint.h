@@ -39,6 +39,10 @@ std::string saveCheckpoint(const std::string &output,
                            const mgq_program &program, Arena &arena,
                            const TrainerState &state, int64_t limit);
 
+/// Makes the folder of checkpoints if need be; throws Error if that, or writing
+/// into it, is impossible.
+void checkCheckpointFolder(const std::string &output);
+
 /// Reads a checkpoint into the arena. Throws Error for one that is damaged, of
 /// another model or of other trainable parameters (naming them).
 TrainerState loadCheckpoint(const std::string &path, const mgq_program &program,

@@ -123,6 +123,8 @@ void mgq::rt::writeText(const std::string &path, const std::string &text) {
   file.commit();
 }
 
+void mgq::rt::checkWritable(const std::string &path) { AtomicFile probe(path); }
+
 void mgq::rt::syncFolder(const std::string &path) {
   // Some file systems refuse to sync a folder; the rename has happened anyway.
   int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -58,6 +58,9 @@ std::string readText(const std::string &path);
 /// Writes `text` by AtomicFile.
 void writeText(const std::string &path, const std::string &text);
 
+/// Throws Error if a file cannot be made at `path`. Leaves nothing there.
+void checkWritable(const std::string &path);
+
 /// Makes a folder's entries durable.
 void syncFolder(const std::string &path);
 

@@ -161,13 +161,13 @@ static void parseClip(const std::string &text, Options &o) {
 
 static void parseRaw(const RawOptions &raw, Options &o) {
   if (raw.lossScale != "off")
-    failUsage("not supported yet: --loss-scale={}", raw.lossScale);
+    fail("not supported yet: --loss-scale={}", raw.lossScale);
   if (raw.adaptEvery)
-    failUsage("not supported yet: --adapt-every");
+    fail("not supported yet: --adapt-every");
   if (!raw.replay.empty())
-    failUsage("not supported yet: --replay");
+    fail("not supported yet: --replay");
   if (!raw.cacheFrozen.empty())
-    failUsage("not supported yet: --cache-frozen");
+    fail("not supported yet: --cache-frozen");
   o.shuffle = raw.shuffle == "on";
   o.skipNonfinite = raw.nonfinite == "skip";
   o.schedule = raw.schedule == "linear"   ? ScheduleKind::Linear

@@ -2,6 +2,7 @@
 
 #include "runtime/src/common/Trainer.h"
 #include "runtime/src/common/Error.h"
+#include "runtime/src/common/Files.h"
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -153,11 +154,22 @@ double Trainer::epochAfter(int64_t steps) const {
                : 0;
 }
 
+/// Finds out now, not after the training, that results cannot be written.
+void Trainer::checkOutputs() const {
+  for (const std::string *path : {&options.dumpGradients, &options.trace,
+                                  &options.profile, &options.summary})
+    if (!path->empty())
+      checkWritable(*path);
+  if (!options.outputDir.empty())
+    checkCheckpointFolder(options.outputDir);
+}
+
 int Trainer::run() {
   if (options.dryRun) {
     describe();
     return 0;
   }
+  checkOutputs();
   if (!options.logFile.empty())
     log.open(options.logFile, options.resume.empty() ? -1 : state.step);
   if (!options.dumpGradients.empty())

@@ -38,6 +38,7 @@ private:
   void resume();
   void warnAboutOrder(const TrainerState &loaded) const;
   void describe();
+  void checkOutputs() const;
   double epochAfter(int64_t steps) const;
   void trainOne();
   void evaluateNow();

@@ -2,6 +2,7 @@
 
 #include "runtime/src/common/Weights.h"
 #include "runtime/src/common/Error.h"
+#include <algorithm>
 #include <cstring>
 #include <unistd.h>
 
@@ -30,6 +31,45 @@ static void copyToArena(const mgq_param &param, const std::byte *data,
     memset(arena.at(offset), 0, count * sizeof(float));
 }
 
+/// Hash of the bytes of `file` outside the parameters it holds.
+static uint64_t graphHash(const mgq_program &program, const mgq_file &known,
+                          const MappedFile &file) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (int32_t i = 0; i < program.param_count; ++i) {
+    const mgq_param &param = program.params[i];
+    if (strcmp(param.file, known.name) == 0)
+      ranges.emplace_back(param.file_offset,
+                          param.file_offset + param.stored.bytes);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t hash = MGQ_HASH_START;
+  int64_t at = 0;
+  for (auto [begin, end] : ranges) {
+    hash = mgq_hash(hash, file.data() + at, begin - at);
+    at = std::max(at, end);
+  }
+  return mgq_hash(hash, file.data() + at, file.size() - at);
+}
+
+void Weights::checkFiles(const mgq_program &program, const std::string &home) {
+  for (int32_t i = 0; i < program.file_count; ++i) {
+    const mgq_file &known = program.files[i];
+    std::string path = home + "/" + known.name;
+    auto it = files.find(path);
+    if (it == files.end())
+      continue;
+    const MappedFile &file = *it->second;
+    if (known.bytes >= 0 && file.size() != known.bytes)
+      fail("'{}' has {} bytes, it had {} when the program was compiled; "
+           "compile it again",
+           path, file.size(), known.bytes);
+    if (known.has_graph && graphHash(program, known, file) != known.graph_hash)
+      fail("'{}' holds another graph than when the program was compiled; "
+           "compile it again",
+           path);
+  }
+}
+
 Weights::Weights(const mgq_program &program, const std::string &folder,
                  Arena &arena) {
   std::string home = folder.empty() ? folderOf(program.model_path) : folder;
@@ -51,6 +91,8 @@ Weights::Weights(const mgq_program &program, const std::string &folder,
            path, param.name, param.file_offset,
            param.file_offset + param.stored.bytes, file->size());
     pointers.push_back(file->data() + param.file_offset);
-    copyToArena(param, pointers.back(), arena);
   }
+  checkFiles(program, home);
+  for (int32_t i = 0; i < program.param_count; ++i)
+    copyToArena(program.params[i], pointers[i], arena);
 }

@@ -17,13 +17,16 @@ namespace mgq::rt {
 class Weights {
 public:
   /// `folder`: --weights, or empty for the folder of the recorded model. Throws
-  /// Error that names file and parameter if one is missing or too short.
+  /// Error that names file and parameter if one is missing or too short, or if
+  /// a file is not the one the program was compiled from.
   Weights(const mgq_program &program, const std::string &folder, Arena &arena);
 
   /// Bytes of a parameter, as stored in its file.
   const std::byte *data(int32_t param) const { return pointers[param]; }
 
 private:
+  void checkFiles(const mgq_program &program, const std::string &home);
+
   std::map<std::string, std::unique_ptr<MappedFile>> files;
   std::vector<const std::byte *> pointers;
 };

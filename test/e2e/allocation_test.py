@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""No heap allocation and no mapping happens inside a step.
+
+A preloaded object counts calls of malloc, mmap and their kin of a whole run:
+fifty more steps must add none. Both runs log, shuffle anew each epoch and clip.
+"""
+
+import os
+
+from harness import DATA, LORA, Test
+
+MODELS = {"a1": LORA, "a9": "query_tokens,visual_encoder.encoder.layers.1.*,llm_proj.*"}
+
+
+def main():
+    test = Test("allocation", __doc__, "count-allocations")
+
+    def count(executable, data, steps, *options):
+        report = test.work / "count"
+        report.unlink(missing_ok=True)
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(test.args.count_allocations),
+            "MGQ_ALLOCATIONS": str(report),
+        }
+        test.run(
+            executable, "--data", data, "--steps", steps, "--threads", 2,
+            "--log-file", test.work / "log.jsonl", "--max-grad-norm", "history",
+            *options, env=environment,
+        )  # fmt: skip
+        return int(report.read_text())
+
+    for model, trainable in MODELS.items():
+        executable = test.compile(
+            DATA / model / "model.onnx", trainable, "--micro-batches=2", name=model
+        )
+        data = DATA / model / "inputs.safetensors"
+        few, many = (count(executable, data, steps) for steps in (110, 160))
+        test.check(few > 100, f"{model} the counter counts: {few}")
+        test.check(few == many, f"{model} {few} calls in 110 steps, {many} in 160")
+        saved = count(executable, data, 110, "--output-dir", test.work / "out")
+        test.check(saved > few, f"{model} the counter sees a checkpoint: {saved}")
+    test.end()
+
+
+if __name__ == "__main__":
+    main()
