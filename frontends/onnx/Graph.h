@@ -18,6 +18,8 @@ struct Scope {
   llvm::StringMap<mlir::Value> values;
   /// Names that a later node defines: use before that is an error of order.
   llvm::StringMap<const ::onnx::NodeProto *> definitions;
+  /// What SplitToSequence made, by name.
+  llvm::StringMap<llvm::SmallVector<mlir::Value>> sequences;
   /// Version of the default operator set.
   int64_t opset = 0;
 };
@@ -44,6 +46,9 @@ private:
       Scope &scope);
   mlir::LogicalResult importNode(const ::onnx::NodeProto &node, Scope &scope);
   mlir::LogicalResult inlineIf(const ::onnx::NodeProto &node, Scope &scope);
+  mlir::LogicalResult splitToSequence(const ::onnx::NodeProto &node,
+                                      Scope &scope);
+  mlir::LogicalResult sequenceAt(const ::onnx::NodeProto &node, Scope &scope);
   mlir::LogicalResult inlineFunction(const ::onnx::NodeProto &node,
                                      const ::onnx::FunctionProto &function,
                                      Scope &scope);

@@ -117,6 +117,89 @@ static FailureOr<DenseElementsAttr> constantValue(Location loc,
                            "tensor of numbers";
 }
 
+/// Slices of a tensor along an axis; they live as long as the importer runs.
+LogicalResult GraphImporter::splitToSequence(const NodeProto &node,
+                                             Scope &scope) {
+  Node n(builder, locationOf(node), node, scope.opset);
+  if (node.input_size() < 1 || node.output_size() != 1)
+    return n.fail("needs an input and an output"), failure();
+  for (int i = 0; i < node.input_size(); ++i) {
+    if (i > 0 && node.input(i).empty())
+      continue;
+    auto value = lookup(node.input(i), &node, i, scope);
+    if (failed(value))
+      return failure();
+    n.inputs.push_back(*value);
+  }
+  Value x = n.input(0);
+  auto axis = n.axis(n.getInt("axis", 0), rankOf(x));
+  if (!axis)
+    return failure();
+  int64_t dim = shapeOf(x)[*axis], part = 1;
+  Shape sizes;
+  if (n.input(1)) {
+    MaybeInts given = n.needInts(1, "split");
+    if (!given || given->empty())
+      return n.fail("splits into no parts"), failure();
+    if (rankOf(n.input(1)) == 1)
+      sizes = *given;
+    else
+      part = given->front();
+  }
+  constexpr int64_t maxParts = 1 << 16;
+  if (part < 1 || dim < 0 || (sizes.empty() && dim / part > maxParts))
+    return n.fail("not supported yet: parts of " + Twine(part) + " of " +
+                  Twine(dim) + " elements"),
+           failure();
+  bool isList = !sizes.empty();
+  for (int64_t at = 0; !isList && at < dim; at += part)
+    sizes.push_back(std::min(part, dim - at));
+  bool dropsAxis = !n.input(1) && n.getInt("keepdims", 1) == 0;
+  SmallVector<Value> parts;
+  int64_t at = 0;
+  for (int64_t size : sizes) {
+    if (size < 0 || size > dim - at)
+      return n.fail("splits " + Twine(dim) + " elements into more"), failure();
+    Value slice = n.slice(x, *axis, at, at + size);
+    if (slice && dropsAxis) {
+      Shape shape(shapeOf(slice));
+      shape.erase(shape.begin() + *axis);
+      slice = n.reshape(slice, shape);
+    }
+    if (!slice)
+      return failure();
+    parts.push_back(slice);
+    at += size;
+  }
+  scope.sequences[node.output(0)] = parts;
+  return success();
+}
+
+LogicalResult GraphImporter::sequenceAt(const NodeProto &node, Scope &scope) {
+  Node n(builder, locationOf(node), node, scope.opset);
+  if (node.input_size() != 2 || node.output_size() != 1)
+    return n.fail("needs two inputs and an output"), failure();
+  auto sequence = scope.sequences.find(node.input(0));
+  if (sequence == scope.sequences.end())
+    return n.fail("not supported yet: a sequence that SplitToSequence did not "
+                  "make in this graph"),
+           failure();
+  auto position = lookup(node.input(1), &node, 1, scope);
+  if (failed(position))
+    return failure();
+  n.inputs = {Value(), *position};
+  MaybeInts index = n.needInts(1, "position");
+  if (!index || index->size() != 1)
+    return failure();
+  int64_t count = sequence->second.size();
+  int64_t at = index->front() < 0 ? index->front() + count : index->front();
+  if (at < 0 || at >= count)
+    return n.fail("takes element " + Twine(index->front()) + " of " +
+                  Twine(count)),
+           failure();
+  return define(node, 0, sequence->second[at], scope);
+}
+
 /// How many first inputs an operator needs in every version of it. What imports
 /// it may take them for granted.
 static unsigned requiredInputs(StringRef op) {
@@ -153,6 +236,10 @@ LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
   }
   if (isDefault && node.op_type() == "If")
     return inlineIf(node, scope);
+  if (isDefault && node.op_type() == "SplitToSequence")
+    return splitToSequence(node, scope);
+  if (isDefault && node.op_type() == "SequenceAt")
+    return sequenceAt(node, scope);
   Node state(builder, loc, node, scope.opset);
   for (int i = 0; i < node.input_size(); ++i) {
     if (node.input(i).empty()) {

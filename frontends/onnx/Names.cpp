@@ -104,6 +104,8 @@ void ParamNames::readOrigins(const ::onnx::GraphProto &graph) {
         metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind");
     if (!kind.empty() && kind != "PARAMETER")
       buffers.insert(info.name());
+    if (kind == "PARAMETER")
+      aliases.insert(info.name());
     StringRef folded = metadata(info, "pkg.onnxscript.optimizer.folded_from");
     if (folded.empty())
       continue;
@@ -131,7 +133,9 @@ void ParamNames::findAbsent() {
 }
 
 bool ParamNames::isTable(StringRef name) const {
-  return isMadeUp(name) || buffers.contains(name) || sources.contains(name);
+  return isMadeUp(name) || buffers.contains(name) || sources.contains(name) ||
+         (!signature.empty() && !signature.contains(name) &&
+          !aliases.contains(name));
 }
 
 ArrayRef<std::string> ParamNames::sourcesOf(StringRef name) const {
@@ -215,7 +219,8 @@ ParamName ParamNames::derive(Use use, int depth) const {
       roleOf(node, use.second, className, !classes.empty(), transposed);
   if (scope.empty() || role.empty())
     return {};
-  bool expanded = className.contains("Norm") && (op == "Mul" || op == "Add");
+  bool expanded = op == "PRelu" ||
+                  (className.contains("Norm") && (op == "Mul" || op == "Add"));
   return {modulePath(scope) + "." + role.str(), transposed, expanded};
 }
 
@@ -338,6 +343,9 @@ void ParamNames::nameInitializer(const ::onnx::TensorProto &tensor) {
     ParamName name = isConstant ? ParamName() : derive(use);
     if (!signature.empty() && !signature.contains(name.name))
       name = {};
+    // Not the weight, but what a norm computes from it: Gemma's 1 + weight.
+    if (name.expanded && source.size() > 1 && tensor.dims_size() == 1)
+      name = {};
     if (isCopy && name.name != source[0])
       name = {source[0], true};
     bool renames = use.first->op_type() == "Identity" && !name.name.empty();
@@ -353,7 +361,16 @@ void ParamNames::nameInitializer(const ::onnx::TensorProto &tensor) {
       distinct.push_back(name.name);
     derived.push_back({use, name});
   }
-  bool merged = distinct.size() > 1 &&
+  // An embedding with several names is tied on purpose, however small.
+  bool isTied = any_of(found->second, [](Use use) {
+    return use.first->op_type() == "Gather" && use.second == 0;
+  });
+  auto isListed = [&](const std::string &name) {
+    return signature.contains(name);
+  };
+  if (isTied && !madeUp && any_of(distinct, isListed))
+    aliases.insert(tensor.name());
+  bool merged = distinct.size() > 1 && !isTied &&
                 (elements <= kMergedElements || anyRenames) && anyTrains;
   if (merged)
     apart.push_back({tensor.name(), distinct});

@@ -86,7 +86,9 @@ private:
   llvm::StringMap<std::string> prefixes, adapters;
   std::vector<std::pair<std::string, std::vector<std::string>>> apart;
   /// What the exporter says of initializers.
-  llvm::StringSet<> buffers, signature;
+  llvm::StringSet<> buffers;
+  /// The module's parameters and, of tied ones, names that it does not list.
+  llvm::StringSet<> signature, aliases;
   llvm::StringMap<std::vector<std::string>> sources;
   std::vector<std::string> absent;
 };

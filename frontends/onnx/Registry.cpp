@@ -12,6 +12,8 @@ const Registry &mgq::onnx::registry() {
     // Graph.cpp imports these itself: they need more than their node.
     result["Constant"] = nullptr;
     result["If"] = nullptr;
+    result["SequenceAt"] = nullptr;
+    result["SplitToSequence"] = nullptr;
     registerAttention(result);
     registerElementwise(result);
     registerLinear(result);

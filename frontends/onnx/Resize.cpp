@@ -153,9 +153,17 @@ static std::optional<SmallVector<Axis>> readAxes(Node &n, const Shape &at) {
            "time, one per axis");
     return std::nullopt;
   }
+  // Far above any size; NaN is refused as well.
+  constexpr double maxLength = 1e9;
   SmallVector<Axis> axes;
   for (size_t i = 0; i < count; ++i) {
     int64_t dim = shapeOf(x)[at[i]];
+    double length = isGiven(sizes) ? (*sizes)[i] : dim * (*scales)[i];
+    if (!(dim >= 1 && length >= 1 && length < maxLength)) {
+      n.fail("not supported yet: from " + Twine(dim) + " elements to " +
+             std::to_string(length));
+      return std::nullopt;
+    }
     if (isGiven(sizes))
       axes.push_back({dim, (*sizes)[i], double((*sizes)[i]) / dim});
     else
@@ -174,7 +182,7 @@ static std::optional<SmallVector<Axis>> readAxes(Node &n, const Shape &at) {
     }
   }
   for (const Axis &axis : axes)
-    if (axis.input < 1 || axis.output < 1) {
+    if (axis.output < 1 || axis.output > maxLength) {
       n.fail("resizes " + Twine(axis.input) + " to " + Twine(axis.output) +
              " elements");
       return std::nullopt;

@@ -37,6 +37,8 @@ TRAINABLE = {
     "a8": LORA,
     "a9": "query_tokens,visual_encoder.embeddings.position_embedding,"
     "visual_encoder.encoder.layers.1.*,llm_proj.*",
+    "b1": "*",
+    "b2": "*",
 }
 MAY_REFUSE = {"a8"}
 EXPORTER_FLAGS = ("do_constant_folding=False", "keep_initializers_as_inputs")

@@ -114,6 +114,21 @@ def tied():
     return result
 
 
+def tied_small():
+    """An embedding that is the output layer's weight as well, in one tensor of that name."""
+    def scoped(result, module, kind):
+        result.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=f"['', '{module}', 'l']")
+        result.metadata_props.add(key="pkg.torch.onnx.class_hierarchy", value=f"['M', '{kind}', 'a']")
+        return result
+    nodes = [
+        scoped(node("Gather", "head.weight ids", "h", "n1"), "e", "torch.nn.modules.sparse.Embedding"),
+        node("Transpose", "head.weight", "t", "n2", perm=[1, 0]),
+        scoped(node("MatMul", "h t", "y", "n3"), "head", "torch.nn.modules.linear.Linear"),
+    ]  # fmt: skip
+    table = array("head.weight", np.arange(6).reshape(3, 2))
+    return model(nodes, [value("ids", [4], I)], [value("y", [4, 3])], [table])
+
+
 def buffers():
     """Tensors that no star means: statistics, a buffer, a computed table; a lost parameter."""
     names = ["scale", "shift", "mean", "variance"]
@@ -130,7 +145,7 @@ def buffers():
     folded.metadata_props.add(key="pkg.onnxscript.optimizer.folded_from", value="['offset', 'c']")
     result.graph.metadata_props.add(
         key="pkg.torch.export.ExportedProgram.graph_signature",
-        value="\n# inputs\np_s: PARAMETER target='norm.scale'\np_o: PARAMETER target='offset'\n",
+        value="\n# inputs\np_s: PARAMETER target='norm.scale'\np_t: PARAMETER target='norm.shift'\np_o: PARAMETER target='offset'\n",
     )
     return result
 
@@ -186,6 +201,16 @@ def old_forms():
     return model(nodes, [value("x", [2, 3])], [value("y", [2, 2])], opset=9)
 
 
+def sequence():
+    """torch.split as torch.onnx writes it without its optimizer."""
+    nodes = [
+        node("SplitToSequence", "x sizes", "parts", "split", axis=1),
+        node("SequenceAt", "parts one", "y", "part"),
+    ]
+    constants = [array("sizes", [1, 2], np.int64), array("one", 1, np.int64)]
+    return model(nodes, [value("x", [2, 3])], [value("y", [2, 2])], constants)
+
+
 def simple(op, **attributes):
     return model([node(op, "x", "y", "the_node", **attributes)], [value("x", [2])], [value("y", [2])])
 
@@ -220,7 +245,7 @@ def half_weights():
 CASES = {
     "linear": linear, "metadata": lambda: linear(metadata=[("mgq.trainable", "layer.*")]),
     "constant_if": constant_if, "dynamic_if": dynamic_if, "local_function": local_function,
-    "merged": merged, "tied": tied, "buffers": buffers, "masked_scatter": masked_scatter, "nameless": nameless,
+    "merged": merged, "tied": tied, "sequence": sequence, "tied_small": tied_small, "buffers": buffers, "masked_scatter": masked_scatter, "nameless": nameless,
     "shape_chain": shape_chain, "old_forms": old_forms, "duplicate": duplicate,
     "late_definition": late_definition, "unknown_operators": unknown_operators,
     "keep_initializers_as_inputs": keep_initializers_as_inputs, "half_weights": half_weights,
