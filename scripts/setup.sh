@@ -11,7 +11,7 @@ packages=(
   clang-22 libclang-rt-22-dev clang-format-22 lld-22
   llvm-22-dev llvm-22-tools libmlir-22-dev mlir-22-tools
   libprotobuf-dev protobuf-compiler
-  nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev
+  nlohmann-json3-dev libcli11-dev libfmt-dev libgmock-dev libgtest-dev
 )
 
 case ${1:-} in
