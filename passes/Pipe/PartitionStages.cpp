@@ -24,7 +24,7 @@ struct PartitionStagesPass
   void runOnOperation() override {
     if (stages != 1) {
       getOperation().emitError("not supported yet: ")
-          << stages << " stages; supported: 1";
+          << stages.getValue() << " stages; supported: 1";
       return signalPassFailure();
     }
     auto stage = IntegerAttr::get(IntegerType::get(&getContext(), 64), 0);

@@ -38,8 +38,8 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
     if (microBatches < 1) {
-      module.emitError("has ")
-          << microBatches << " micro-batches a step, expected 1 or more";
+      module.emitError("has ") << microBatches.getValue()
+                               << " micro-batches a step, expected 1 or more";
       return signalPassFailure();
     }
     OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
