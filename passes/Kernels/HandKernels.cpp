@@ -16,9 +16,8 @@ static Value makePointer(OpBuilder &b, Location loc, Value buffer) {
   auto type = cast<MemRefType>(buffer.getType());
   SmallVector<int64_t> strides;
   int64_t offset;
-  [[maybe_unused]] LogicalResult isStrided =
-      type.getStridesAndOffset(strides, offset);
-  assert(succeeded(isStrided) && "lowered buffers are strided");
+  if (failed(type.getStridesAndOffset(strides, offset)))
+    llvm_unreachable("lowered buffers are strided");
   Value address = arith::IndexCastOp::create(
       b, loc, b.getI64Type(),
       memref::ExtractAlignedPointerAsIndexOp::create(b, loc, buffer));
