@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 4
+#define MGQ_ABI_VERSION 5
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -44,10 +44,13 @@ typedef struct mgq_tensor {
   int64_t bytes;
 } mgq_tensor;
 
-/* Where a kernel's argument lives. */
+/* Where something lives. */
 typedef enum mgq_space {
-  MGQ_SPACE_ARENA, /* arena + offset: everything the plan has placed */
-  MGQ_SPACE_WEIGHT /* the mapped bytes of parameter `index`, read only */
+  MGQ_SPACE_ARENA,  /* arena + offset */
+  MGQ_SPACE_WEIGHT, /* the mapped bytes of parameter `index`, read only */
+  MGQ_SPACE_SLOT,   /* slot of the running micro-batch in local chunk `index`:
+                       arena + slots_offset + slot * slot_bytes + offset */
+  MGQ_SPACE_NONE    /* nowhere on this rank */
 } mgq_space;
 
 typedef struct mgq_ref {
@@ -70,8 +73,16 @@ typedef struct mgq_call {
   int64_t scratch_bytes;
 } mgq_call;
 
-/* A straight list of calls: what one op of the schedule runs. */
+/* Copies an input of the micro-batch to `place` before the calls. */
+typedef struct mgq_load {
+  int32_t input; /* index into mgq_program.inputs */
+  mgq_ref place;
+} mgq_load;
+
+/* Loads, then a straight list of calls: what one op of the schedule runs. */
 typedef struct mgq_sequence {
+  const mgq_load *loads;
+  int32_t load_count;
   const mgq_call *calls;
   int32_t call_count;
 } mgq_sequence;
@@ -102,36 +113,48 @@ typedef struct mgq_param {
   const char *file;    /* relative to the folder of weights */
   int64_t file_offset; /* bytes */
   int32_t trainable;   /* 0 or 1 */
+  int32_t owner;       /* trainable: the stage with its optimizer state */
   /* Canonical layout = stored transposed by this permutation; null: the same.
    */
   const int64_t *canonical_permutation;
-  /* In the arena, or -1. Trainable: f32 value, gradient accumulator (summed
-   * over micro-batches), Adam's momentum and variance. Frozen: value_offset
-   * is set where the file's bytes are not aligned and are copied at load. */
+} mgq_param;
+
+/* A parameter that a rank uses. Offsets in the arena, or -1. Trainable: f32
+ * value; the owner also has gradient (summed over micro-batches, uses and
+ * replicas), Adam's momentum and variance. A user that does not own it gets new
+ * values from the owner. Frozen: value_offset is set where the file's bytes are
+ * not aligned and are copied at load. */
+typedef struct mgq_place {
+  int32_t param;
   int64_t value_offset;
   int64_t grad_offset;
   int64_t momentum_offset;
   int64_t variance_offset;
-} mgq_param;
+} mgq_place;
 
-/* Where backward of one micro-batch leaves a gradient, and where it is summed
- * over micro-batches. One entry per use of the parameter, in program order,
- * each with an accumulator of its own. The gradient is there only until the
- * next call: it is added when call number `after` of the backward sequence has
- * run. The first use's accumulator is the parameter's
- * grad_offset, to which the others are added in this order before the
- * optimizer. So no bit depends on which stage has which use. */
+/* Where a chunk leaves a gradient, and where it is summed over micro-batches.
+ * The gradient is there only until the next call: it is added when call number
+ * `after` of the backward (or weight) sequence has run. */
 typedef struct mgq_grad {
   int32_t param;
-  int32_t after;       /* index of a call of `backward` */
-  int64_t offset;      /* arena; f32, the stored layout */
+  int32_t of_weight;   /* 0: after a call of `backward`; 1: of `weight` */
+  int32_t after;       /* index of that call */
+  mgq_ref place;       /* f32, the stored layout */
   int64_t accumulator; /* arena; f32, the stored layout */
 } mgq_grad;
+
+/* Accumulators of the parameters that a rank owns: one per use, in program
+ * order of the forward pass, those of other ranks included, which send theirs.
+ * The first is the parameter's grad_offset; MGQ_OP_COMBINE adds the others to
+ * it in this order. So no bit depends on which stage has which use. */
+typedef struct mgq_use {
+  int32_t param;
+  int64_t accumulator; /* arena */
+} mgq_use;
 
 typedef struct mgq_input {
   const char *name;
   mgq_tensor tensor; /* of one micro-batch */
-  int64_t offset;    /* arena */
   /* Values must lie in [0, limit) or equal ignore_value; limit 0: no check.
    * Set for integer inputs that only index tables (token ids, labels). */
   int64_t limit;
@@ -142,21 +165,65 @@ typedef struct mgq_input {
 typedef struct mgq_output {
   const char *name;
   mgq_tensor tensor;
-  int64_t offset; /* arena, after the forward sequence */
 } mgq_output;
 
+/* Where a graph output is on this rank after the evaluate ops. */
+typedef struct mgq_output_place {
+  int32_t output;
+  mgq_ref place;
+} mgq_output_place;
+
+/* Consecutive layers of the model that run together on a rank. */
+typedef struct mgq_chunk {
+  int32_t index; /* among all chunks of the model, in its order */
+  int32_t slot_count;
+  int64_t slots_offset; /* arena: slot_count times slot_bytes */
+  int64_t slot_bytes;
+  mgq_sequence forward;
+  mgq_sequence backward; /* data gradients, and weight gradients unless split */
+  mgq_sequence weight;   /* weight gradients that were split off */
+  mgq_sequence evaluate; /* forward without residuals, all graph outputs */
+  const mgq_grad *grads;
+  int32_t grad_count;
+} mgq_chunk;
+
 typedef enum mgq_op_kind {
-  MGQ_OP_FORWARD,  /* runs `forward` of the micro-batch */
-  MGQ_OP_BACKWARD, /* runs `backward`, adds gradients */
+  MGQ_OP_FORWARD,    /* runs `forward` of a chunk for a micro-batch */
+  MGQ_OP_BACKWARD,   /* runs `backward`, adds its gradients */
+  MGQ_OP_WEIGHT,     /* runs `weight`, adds its gradients */
+  MGQ_OP_EVALUATE,   /* runs `evaluate` */
+  MGQ_OP_SEND,       /* begins to send `bytes` at `place` to stage `peer` */
+  MGQ_OP_RECEIVE,    /* lets `bytes` from stage `peer` arrive at `place` */
+  MGQ_OP_COMBINE,    /* adds the uses of owned parameters */
+  MGQ_OP_ALL_REDUCE, /* sums `bytes` at `place` over replicas, in their order */
   MGQ_OP_OPTIMIZER
 } mgq_op_kind;
 
-/* One entry of the rank's program of a step. */
+typedef enum mgq_traffic {
+  MGQ_TRAFFIC_ACTIVATION,
+  MGQ_TRAFFIC_GRADIENT, /* of activations, and accumulators of tied parameters
+                         */
+  MGQ_TRAFFIC_PARAMETER /* new values of tied parameters */
+} mgq_traffic;
+
+/* One entry of a rank's program of a step. The rank executes them in order;
+ * sends and receives are only begun, and are done at the latest where a later
+ * op waits for them, or at the end of the program. */
 typedef struct mgq_op {
   int32_t kind;
-  int32_t chunk;
-  int32_t micro_batch;
-  int32_t slot;
+  int32_t chunk;       /* local index, -1: none */
+  int32_t micro_batch; /* of this replica; -1: none */
+  int32_t slot;        /* of the chunk, -1: none */
+  /* Sends and receives. Both sides of a message have the same tag; a tag is
+   * used once in a program. */
+  int32_t peer; /* stage, of the same replica */
+  int32_t tag;
+  int32_t traffic;
+  mgq_ref place;
+  int64_t bytes;
+  /* Indices of earlier sends and receives that must be done first. */
+  const int32_t *waits;
+  int32_t wait_count;
 } mgq_op;
 
 /* Key and value, in the model's metadata. */
@@ -177,7 +244,8 @@ typedef struct mgq_memory {
   int64_t gradients;
   int64_t optimizer;
   int64_t inputs;
-  int64_t activations; /* values and residuals of a micro-batch */
+  int64_t activations; /* slots of micro-batches in flight, and what lives in
+                          one sequence only */
   int64_t scratch;
 } mgq_memory;
 
@@ -194,12 +262,58 @@ typedef double (*mgq_sq_norm_fn)(const float *values, int64_t n);
 /* sum += values, n elements. */
 typedef void (*mgq_accumulate_fn)(float *sum, const float *values, int64_t n);
 
+/* What one stage does. Ranks of the same stage in other replicas do the same
+ * with other records: rank = replica * stages + stage. */
+typedef struct mgq_rank {
+  int32_t stage;
+  const mgq_place *places; /* parameters that this rank uses */
+  int32_t place_count;
+  const mgq_use *uses;
+  int32_t use_count;
+  const mgq_chunk *chunks;
+  int32_t chunk_count;
+
+  /* Run once after the weights are in place, and again after each optimizer
+   * step for what depends on trainable ones (packing). */
+  mgq_sequence prepare_frozen;
+  mgq_sequence prepare_trainable;
+  /* Labels only: writes count_place. Empty where the loss is not recognised. */
+  mgq_sequence count;
+  mgq_ref count_place; /* f32: sum of label weights */
+
+  /* On the rank of the loss, else MGQ_SPACE_NONE. f32. */
+  mgq_ref loss;          /* written by the forward sequence: sum, or mean */
+  mgq_ref seed;          /* gradient of it, read by the backward sequence */
+  mgq_ref evaluate_loss; /* written by the evaluate sequence */
+  int32_t loss_chunk;    /* local index of the chunk, -1: not here */
+
+  const mgq_output_place *outputs;
+  int32_t output_count;
+
+  const mgq_op *ops; /* a step */
+  int32_t op_count;
+  const mgq_op *evaluate_ops; /* one record */
+  int32_t evaluate_op_count;
+
+  /* Room for MGQ_OP_ALL_REDUCE and for gathering checkpoints: a range of the
+   * arena. */
+  int64_t exchange_offset;
+  int64_t exchange_bytes;
+
+  int64_t arena_bytes;
+  mgq_memory memory;
+  int64_t step_flops;
+} mgq_rank;
+
 typedef struct mgq_program {
   int32_t abi_version;
   const char *compiler_version;
-  const char *fingerprint; /* of model, parameters and options: a checkpoint
-                              of another model is refused by it */
+  const char *fingerprint; /* of model and parameters: a checkpoint of another
+                              model is refused by it. Stages, schedule and
+                              micro-batches may differ */
+  const char *plan_hash;   /* of everything: ranks must agree */
   const char *model_path;  /* as given to the compiler, made absolute */
+  const char *plugin_path; /* folder of the transport plugins */
 
   const mgq_pair *metadata;
   int32_t metadata_count;
@@ -209,41 +323,23 @@ typedef struct mgq_program {
   int32_t file_count;
   const mgq_input *inputs;
   int32_t input_count;
-  const mgq_output *outputs; /* of the forward sequence; [0] is the loss */
+  const mgq_output *outputs; /* of the model; [0] is the loss */
   int32_t output_count;
-  const mgq_grad *grads;
-  int32_t grad_count;
   const mgq_layer *layers;
   int32_t layer_count;
 
-  /* Run once after the weights are in place, and again after each optimizer
-   * step for what depends on trainable ones (packing). */
-  mgq_sequence prepare_frozen;
-  mgq_sequence prepare_trainable;
-  /* One micro-batch. forward writes the loss sum (f32) and, where the loss is
-   * a recognised cross-entropy, the sum of label weights (f32). */
-  mgq_sequence forward;
-  mgq_sequence backward;
-  /* Forward without residuals, and all graph outputs: evaluation. */
-  mgq_sequence evaluate;
-  /* Labels only: writes count_offset. Empty where the loss is not recognised.
-   */
-  mgq_sequence count;
-
-  int32_t loss_is_sum;     /* 1: loss = sum / count; 0: a mean, no count */
-  int64_t loss_sum_offset; /* f32, arena: written by forward */
-  int64_t count_offset;    /* f32, arena: sum of label weights */
-  int64_t seed_offset;     /* f32, arena: gradient of the loss sum (or of the
-                              loss), read by backward */
-
-  const mgq_op *ops; /* a step */
-  int32_t op_count;
+  const char *schedule;
+  int32_t stages;
+  int32_t replicas;
   int32_t micro_batches;    /* per step and replica */
   int32_t micro_batch_size; /* samples */
+  int32_t loss_is_sum;      /* 1: loss = sum / count; 0: a mean, no count */
+  /* Of the planner's simulation; negative: none was made. Bubble: the share of
+   * a step, up to its last backward, in which ranks wait. */
+  double predicted_step_seconds;
+  double predicted_bubble;
 
-  int64_t arena_bytes;
-  mgq_memory memory;
-  int64_t step_flops;
+  const mgq_rank *ranks; /* one per stage */
 
   mgq_adamw_fn adamw;
   mgq_sq_norm_fn sq_norm;
@@ -263,6 +359,43 @@ void mgq_parallel_for(void (*body)(void *context, int64_t index), void *context,
 /* Reports an index outside [0, size). The step stops with a message that names
  * `what` (an ONNX node); generated code goes on with a clamped index. */
 void mgq_index_error(const char *what, int64_t index, int64_t size);
+
+/*===--- Transports
+ * ---------------------------------------------------------===*/
+
+/* How ranks reach each other. One rank's end; its functions are called by the
+ * rank's own thread only, except `abort`. Functions return 0, or nonzero after
+ * a fault, whose text `error` has then: "rank 2: no sign of life for 300 s". */
+typedef struct mgq_transport {
+  void *self;
+  const char *name; /* "threads", "mpi" */
+  int32_t rank;
+  int32_t size;
+  /* Begins a message; `request` is for `wait`. The bytes must stay as they are
+   * (or untouched, when receiving) until then. Messages between two ranks with
+   * one tag arrive in the order in which they were sent. */
+  int32_t (*send)(void *self, const void *data, int64_t bytes, int32_t peer,
+                  int32_t tag, int64_t *request);
+  int32_t (*receive)(void *self, void *data, int64_t bytes, int32_t peer,
+                     int32_t tag, int64_t *request);
+  /* Sleeps until the message is done. */
+  int32_t (*wait)(void *self, int64_t request);
+  /* All ranks: `all` gets size times bytes, in rank order. */
+  int32_t (*all_gather)(void *self, const void *mine, int64_t bytes, void *all);
+  const char *(*error)(void *self);
+  /* Tells all ranks that this one ends with `message`; theirs fail with it. */
+  void (*abort)(void *self, const char *message);
+  /* All ranks, at the end of a run without a fault. */
+  void (*close)(void *self);
+} mgq_transport;
+
+/* A plugin, libmgq_NAME.so, exports this. Opens the transport of the launcher
+ * that started the process; null after a fault, whose text is in `error`. */
+typedef mgq_transport *(*mgq_open_transport_fn)(int32_t abi_version,
+                                                double timeout_seconds,
+                                                char *error,
+                                                int64_t error_bytes);
+#define MGQ_OPEN_TRANSPORT "mgq_open_transport"
 
 #ifdef __cplusplus
 }
