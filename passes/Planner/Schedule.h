@@ -49,8 +49,19 @@ struct ScheduleProblem {
   int ranks = 1;
   int microBatches = 1;
   std::vector<ChunkCosts> chunks; ///< In the order of the model.
-  /// Residual bytes a rank may hold; empty: no limit.
+  /// Residual bytes a rank may hold, by rank; empty: no limit.
   std::vector<int64_t> memoryLimit;
+  /// A rank goes on with the next step as soon as it is through with this one,
+  /// so that steps fit into each other like parallelograms: what counts is
+  /// Simulation::span, not the makespan. Needs an optimizer that no rank waits
+  /// for (arXiv 2401.10241, section 4).
+  bool overlapsSteps = false;
+
+  /// The rank that runs micro-batch `microBatch` of a chunk.
+  int rankOf(int chunk, int microBatch) const {
+    const std::vector<int> &all = chunks[chunk].ranks;
+    return all[microBatch % all.size()];
+  }
 };
 
 enum class TaskKind { Forward, Backward, Weight };
@@ -68,6 +79,10 @@ struct Task {
 
 /// Tasks of each rank, in order.
 using Orders = std::vector<std::vector<Task>>;
+
+/// Where the gradient of each chunk comes from: the nearest later chunk that
+/// sends one; -1 where the chunk starts the backward pass.
+std::vector<int> gradientSources(const ScheduleProblem &problem);
 
 /// Makes the orders of a step. In each chunk the micro-batches go through
 /// forward, backward and weight in ascending order (gradients are summed in
@@ -90,6 +105,7 @@ struct RankTimes {
 
 struct Simulation {
   double makespan = 0; ///< Seconds from the first task to the end of the last.
+  double span = 0;     ///< The same of one rank, the largest of all ranks.
   double bubble = 0;   ///< 1 - sum of busy / (ranks * makespan).
   std::vector<RankTimes> ranks;
 };
