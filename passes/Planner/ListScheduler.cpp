@@ -50,12 +50,24 @@ ListScheduler::ListScheduler(const ScheduleProblem &problem)
       if (!spread)
         firstChunk[rank] = std::min(firstChunk[rank], c);
     }
-    taskCount += long(microBatches) *
-                 (1 + chunk.hasBackward + (chunk.hasBackward && chunk.hasWeight));
+    taskCount += long(microBatches) * (1 + chunk.hasBackward +
+                                       (chunk.hasBackward && chunk.hasWeight));
   }
+  lag.assign(problem.ranks, 0);
   for (int rank = 0; rank < problem.ranks; ++rank) {
     int owned = 0;
     int64_t later = 0;
+    double forward = 0, way = 0;
+    for (int c = firstChunk[rank]; c < chunkCount; ++c) {
+      const ChunkCosts &chunk = problem.chunks[c];
+      way += c == firstChunk[rank] ? 0 : chunk.forward + chunk.backward;
+      way += c + 1 < chunkCount ? chunk.send : 0;
+      way += c == firstChunk[rank] ? 0 : chunk.sendBack;
+      if (chunk.ranks.front() == rank)
+        forward = std::max(forward, chunk.forward);
+    }
+    if (forward > 0)
+      lag[rank] = way / forward;
     for (size_t s = slots[rank].size(); s-- > 0;) {
       Slot &slot = slots[rank][s];
       slot.laterBytes = later;
@@ -82,12 +94,17 @@ void ListScheduler::reset(const ListSettings &newSettings) {
   arrivals.assign(size_t(2) * chunkCount * microBatches, kUnknown);
   freeAt.assign(problem.ranks, 0);
   firstBegin.assign(problem.ranks, kUnknown);
+  idle.assign(problem.ranks, 0);
+  mostIdle = 0;
   held.assign(problem.ranks, 0);
   flying.assign(problem.ranks, 0);
+  backwards.assign(problem.ranks, 0);
   cap.assign(problem.ranks, std::numeric_limits<int>::max() / 2);
-  if (settings.capBase || settings.capSlope)
+  if (settings.capBase || settings.capSlope || settings.capLag > 0)
     for (int rank = 0; rank < problem.ranks; ++rank)
-      cap[rank] = settings.capBase + settings.capSlope * behind[rank];
+      cap[rank] =
+          settings.capBase + settings.capSlope * behind[rank] +
+          int(std::min(settings.capLag * lag[rank] + 1e-9, double(taskCount)));
   for (std::vector<Slot> &row : slots)
     for (Slot &slot : row)
       std::fill(slot.next, slot.next + 3, 0);
@@ -120,8 +137,7 @@ int64_t ListScheduler::forwardKey(const Slot &slot, int i) const {
     return i < prefixTaken + settings.prefixAhead
                ? i - microBatches
                : std::numeric_limits<int64_t>::max() / 2 + i;
-  int64_t depth =
-      settings.deepFirst ? chunkCount - 1 - slot.chunk : slot.chunk;
+  int64_t depth = settings.deepFirst ? chunkCount - 1 - slot.chunk : slot.chunk;
   int64_t group = i / settings.group;
   return (group * chunkCount + depth) * settings.group + i % settings.group;
 }
@@ -161,9 +177,10 @@ void ListScheduler::start(int rank, Slot &slot, TaskKind kind, double now) {
     break;
   case TaskKind::Backward:
     end += chunk.backward;
-    held[rank] -= chunk.residualBytes -
-                  (chunk.hasWeight ? chunk.weightResidualBytes : 0);
+    held[rank] -=
+        chunk.residualBytes - (chunk.hasWeight ? chunk.weightResidualBytes : 0);
     --flying[rank];
+    ++backwards[rank];
     for (int consumer : consumers[c]) {
       int to = problem.rankOf(consumer, i);
       double arrival = end + (to == rank ? 0 : chunk.sendBack);
@@ -180,6 +197,9 @@ void ListScheduler::start(int rank, Slot &slot, TaskKind kind, double now) {
     (*orders)[rank].push_back({kind, c, i});
   if (firstBegin[rank] == kUnknown)
     firstBegin[rank] = now;
+  else
+    idle[rank] += now - freeAt[rank];
+  mostIdle = std::max(mostIdle, idle[rank]);
   freeAt[rank] = end;
   last = std::max(last, end);
   ++started;
@@ -195,11 +215,10 @@ void ListScheduler::dispatch(int rank, double now) {
     if (slot.next[0] < count) {
       int i = slot.microBatches[slot.next[0]];
       double arrival = forwardArrival(slot.chunk, i);
-      bool admitted =
-          arrival < kUnknown && hasRoom(rank, slot) &&
-          (!chunk.hasBackward || flying[rank] < cap[rank]) &&
-          (!slot.spread ||
-           i < prefixTaken + settings.prefixAhead + 4 * problem.ranks);
+      bool admitted = arrival < kUnknown && hasRoom(rank, slot) &&
+                      (!chunk.hasBackward || flying[rank] < cap[rank]) &&
+                      (!slot.spread || i < prefixTaken + settings.prefixAhead +
+                                               4 * problem.ranks);
       if (admitted && arrival > now)
         nextForward = std::min(nextForward, arrival);
       if (admitted && arrival <= now) {
@@ -229,7 +248,9 @@ void ListScheduler::dispatch(int rank, double now) {
   // A forward that would hold up a backward for too long is left.
   if (forward.slot && !settings.forwardFirst) {
     double time = problem.chunks[forward.slot->chunk].forward;
-    if (now + time - nextBackward > settings.forwardSlack * time) {
+    double slack =
+        backwards[rank] ? settings.forwardSlack : settings.warmUpSlack;
+    if (now + time - nextBackward > slack * time) {
       nextForward = now;
       forward.slot = nullptr;
     }
@@ -238,11 +259,13 @@ void ListScheduler::dispatch(int rank, double now) {
     return start(rank, *backward.slot, TaskKind::Backward, now);
   if (forward.slot)
     return start(rank, *forward.slot, TaskKind::Forward, now);
-  double next = std::min(nextForward > now ? nextForward : kUnknown,
-                         nextBackward);
+  double next =
+      std::min(nextForward > now ? nextForward : kUnknown, nextBackward);
   if (weight.slot) {
     double time = problem.chunks[weight.slot->chunk].weight;
-    if (now + time - next <= settings.weightSlack * time)
+    bool mostIdleNext = settings.evenIdle && next < kUnknown &&
+                        idle[rank] + next - freeAt[rank] > mostIdle;
+    if (now + time - next <= settings.weightSlack * time || mostIdleNext)
       return start(rank, *weight.slot, TaskKind::Weight, now);
   }
   // What is known to come has woken, or will wake, the rank.

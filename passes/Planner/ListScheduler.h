@@ -21,6 +21,9 @@ struct ListSettings {
   /// `capBase` + `capSlope` * ranks behind it. Soft: raised where ranks would
   /// wait for each other. 0 and 0: none.
   int capBase = 0, capSlope = 0;
+  /// Instead of `capSlope`: forwards that fit between the first forward of a
+  /// rank and its first backward, times this.
+  double capLag = 0;
   /// A ready forward goes before a ready backward.
   bool forwardFirst = false;
   /// Among forwards of a group the deepest chunk goes first, not the first.
@@ -33,7 +36,11 @@ struct ListSettings {
   /// A task starts although a backward is to arrive while it runs if that
   /// delays the backward by at most this share of the task.
   double forwardSlack = 1;
+  double warmUpSlack = 1; ///< The same before the first backward of a rank.
   double weightSlack = 0;
+  /// A rank that would become the one with most idle time takes a weight
+  /// gradient whatever it delays (arXiv 2401.10241, section 3.1).
+  bool evenIdle = false;
 };
 
 /// Makes one order after the other for one problem.
@@ -58,8 +65,8 @@ private:
   struct Slot {
     int chunk;
     bool spread;
-    int next[3];                ///< Next of `microBatches`, by kind.
-    int64_t laterBytes;         ///< Residuals of later chunks on the rank.
+    int next[3];        ///< Next of `microBatches`, by kind.
+    int64_t laterBytes; ///< Residuals of later chunks on the rank.
     std::vector<int> microBatches;
   };
   struct Choice {
@@ -89,6 +96,8 @@ private:
   std::vector<int> sources;
   std::vector<std::vector<Slot>> slots; ///< By rank.
   std::vector<int> behind;
+  /// Forwards that fit while the first micro-batch is behind a rank, by rank.
+  std::vector<double> lag;
   int mostChunks = 1;
   int afterPrefix = 0; ///< First chunk that is not spread.
   long taskCount = 0;
@@ -98,8 +107,10 @@ private:
   Orders *orders = nullptr;
   std::vector<double> arrivals;
   std::vector<double> freeAt, firstBegin;
+  std::vector<double> idle; ///< Since the first task.
+  double mostIdle = 0;
   std::vector<int64_t> held;
-  std::vector<int> flying, cap;
+  std::vector<int> flying, cap, backwards;
   std::vector<Event> events; ///< A heap, earliest first.
   int prefixTaken = 0;       ///< Forwards started of `afterPrefix`.
   long started = 0;
@@ -109,12 +120,14 @@ private:
 /// The best settings that a bounded search finds, by makespan (or span).
 /// Nothing where memory limits admit no order.
 bool searchSettings(ListScheduler &scheduler, const ScheduleProblem &problem,
-                    ScheduleKind kind, ListSettings &best);
+                    ListSettings &best);
 
 /// The orders of those settings.
-llvm::Expected<Orders> searchOrders(ScheduleKind kind,
-                                    const ScheduleProblem &problem,
+llvm::Expected<Orders> searchOrders(const ScheduleProblem &problem,
                                     ListScheduler &scheduler);
+
+/// Swaps tasks on the critical path while that shortens the step.
+void refineOrders(const ScheduleProblem &problem, Orders &orders);
 
 /// The value that searches minimise.
 inline double objective(const ListScheduler &scheduler,

@@ -115,8 +115,8 @@ static Orders makeOneFOneB(const ScheduleProblem &problem) {
     std::vector<Task> &order = orders[chunk.ranks.front()];
     int ahead = m;
     if (chunk.hasBackward)
-      ahead = int(std::min<int64_t>({chunks - 1 - c, m,
-                                     mostInFlight(problem, c) - 1}));
+      ahead = int(
+          std::min<int64_t>({chunks - 1 - c, m, mostInFlight(problem, c) - 1}));
     for (int i = 0; i < ahead; ++i)
       order.push_back({TaskKind::Forward, c, i});
     for (int i = 0; i < m; ++i) {
@@ -161,5 +161,5 @@ Expected<Orders> mgq::planner::makeSchedule(ScheduleKind kind,
     makeGeneralOneFOneB(scheduler, orders);
     return orders;
   }
-  return searchOrders(kind, problem, scheduler);
+  return searchOrders(problem, scheduler);
 }

@@ -55,6 +55,7 @@ struct Walk {
       ListSettings other = base;
       other.capBase = capBase;
       other.capSlope = capSlope;
+      other.capLag = 0;
       tryOne(other);
     }
   }
@@ -63,7 +64,7 @@ struct Walk {
 
 bool mgq::planner::searchSettings(ListScheduler &scheduler,
                                   const ScheduleProblem &problem,
-                                  ScheduleKind kind, ListSettings &best) {
+                                  ListSettings &best) {
   int p = problem.ranks, v = scheduler.chunksPerRank();
   bool splits = false, spread = false;
   for (const ChunkCosts &chunk : problem.chunks) {
@@ -100,12 +101,22 @@ bool mgq::planner::searchSettings(ListScheduler &scheduler,
                    {v * p, 0},
                    {v * p, 2},
                    {2 * p * v, 0}});
+    for (int base : {1, 2}) {
+      ListSettings other = walk.best;
+      other.capBase = base;
+      other.capSlope = 0;
+      other.capLag = 1;
+      walk.tryOne(other);
+    }
     walk.vary(&ListSettings::group, {1, std::max(1, p / 2), p, 2 * p});
     walk.vary(&ListSettings::forwardFirst, {false, true});
     walk.vary(&ListSettings::deepFirst, {false, true});
     walk.vary(&ListSettings::forwardSlack, {0.0, 0.25, 0.5, 0.75, 1.0});
-    if (splits)
+    walk.vary(&ListSettings::warmUpSlack, {0.0, 0.25, 0.5, 0.75, 1.0});
+    if (splits) {
+      walk.vary(&ListSettings::evenIdle, {false, true});
       walk.vary(&ListSettings::weightSlack, {0.0, 0.25, 0.5, 0.75, 1.0});
+    }
     if (spread)
       walk.vary(&ListSettings::prefixAhead, {1, 2, p / 2, p, 2 * p});
     if (walk.bestTime >= before * (1 - kNoise))
@@ -116,13 +127,14 @@ bool mgq::planner::searchSettings(ListScheduler &scheduler,
 }
 
 llvm::Expected<Orders>
-mgq::planner::searchOrders(ScheduleKind kind, const ScheduleProblem &problem,
+mgq::planner::searchOrders(const ScheduleProblem &problem,
                            ListScheduler &scheduler) {
   ListSettings best;
   Orders orders;
-  if (!searchSettings(scheduler, problem, kind, best) ||
+  if (!searchSettings(scheduler, problem, best) ||
       !scheduler.run(best, &orders))
     return llvm::createStringError(llvm::inconvertibleErrorCode(),
                                    "memory limits admit no order");
+  refineOrders(problem, orders);
   return orders;
 }

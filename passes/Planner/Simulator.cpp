@@ -73,8 +73,8 @@ private:
   const Orders &orders;
   std::vector<int> sources;
   int chunkCount;
-  std::vector<std::vector<double>> ends; ///< By kind and chunk, micro-batch.
-  std::vector<int64_t> held;             ///< Bytes, by rank.
+  std::vector<std::vector<double>> ends;  ///< By kind and chunk, micro-batch.
+  std::vector<int64_t> held;              ///< Bytes, by rank.
   std::vector<std::vector<int>> inFlight; ///< By rank and chunk.
 };
 } // namespace
@@ -90,14 +90,14 @@ Error Run::check() const {
     for (const Task &task : orders[rank]) {
       if (task.chunk < 0 || task.chunk >= chunkCount || task.microBatch < 0 ||
           task.microBatch >= problem.microBatches)
-        return error("rank " + Twine(rank) + " runs an unknown task: " +
-                     describe(task));
+        return error("rank " + Twine(rank) +
+                     " runs an unknown task: " + describe(task));
       if (problem.rankOf(task.chunk, task.microBatch) != rank)
         return error("rank " + Twine(rank) + " runs the " + describe(task) +
                      ", which belongs to rank " +
                      Twine(problem.rankOf(task.chunk, task.microBatch)));
-      char &mark = seen[int(task.kind) * chunkCount + task.chunk]
-                       [task.microBatch];
+      char &mark =
+          seen[int(task.kind) * chunkCount + task.chunk][task.microBatch];
       if (mark)
         return error("the " + describe(task) + " is scheduled twice");
       mark = 1;
@@ -210,7 +210,8 @@ Expected<Simulation> Run::run() {
   for (int rank = 0; rank < problem.ranks; ++rank) {
     const RankTimes &times = result.ranks[rank];
     if (next[rank] < orders[rank].size())
-      return error("deadlock: rank " + Twine(rank) + " waits for the inputs of the " +
+      return error("deadlock: rank " + Twine(rank) +
+                   " waits for the inputs of the " +
                    describe(orders[rank][next[rank]]) +
                    ", which only tasks behind it can make");
     busy += times.busy;

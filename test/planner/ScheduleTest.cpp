@@ -77,8 +77,7 @@ double bubbleOf(double time, const ZeroBubbleRow &row) {
 /// Bubble under a memory limit of `multiple` * p times one forward. As in the
 /// paper, a rank goes on with the next step when it is through with this one.
 double zeroBubble(const ZeroBubbleRow &row, int multiple) {
-  ScheduleProblem problem =
-      pipeline(row.p, row.m, row.f, row.b, row.w, row.c);
+  ScheduleProblem problem = pipeline(row.p, row.m, row.f, row.b, row.w, row.c);
   int64_t forward = 34 * row.hidden + 5 * row.heads * 1024;
   for (ChunkCosts &chunk : problem.chunks) {
     chunk.residualBytes = forward;
@@ -126,6 +125,165 @@ TEST(Schedule, BubblesHaveClosedForms) {
                   double(p - 1) / (v * m + p - 1) + 1e-9)
             << p << " ranks, " << m << " micro-batches, " << v << " chunks";
     }
+}
+
+/// A prefix without backward in front, on all ranks or on one.
+ScheduleProblem withPrefix(ScheduleProblem problem, double seconds,
+                           bool spread) {
+  ChunkCosts prefix;
+  for (int rank = 0; rank < (spread ? problem.ranks : 1); ++rank)
+    prefix.ranks.push_back(rank);
+  prefix.forward = seconds;
+  problem.chunks.insert(problem.chunks.begin(), prefix);
+  return problem;
+}
+
+// In each chunk, each kind of task goes through the micro-batches in order:
+// gradients are summed in that order.
+TEST(Schedule, MicroBatchesAscend) {
+  for (ScheduleKind kind :
+       {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::Interleaved,
+        ScheduleKind::ZeroBubble})
+    for (bool spread : {false, true}) {
+      ScheduleProblem problem =
+          withPrefix(pipeline(4, 12, 1, 1, 0.5, 0.1, 2), 0.7, spread);
+      problem.chunks[3].hasWeight = false;
+      problem.memoryLimit.assign(4, kind == ScheduleKind::GPipe ? 24 : 7);
+      llvm::Expected<Orders> orders = makeSchedule(kind, problem);
+      ASSERT_TRUE(bool(orders)) << llvm::toString(orders.takeError());
+      for (const std::vector<Task> &order : *orders)
+        for (size_t a = 0; a < order.size(); ++a)
+          for (size_t b = a + 1; b < order.size(); ++b)
+            if (order[a].kind == order[b].kind &&
+                order[a].chunk == order[b].chunk)
+              EXPECT_LT(order[a].microBatch, order[b].microBatch);
+      EXPECT_TRUE(bool(simulate(problem, *orders)));
+      run(kind, problem);
+    }
+}
+
+// The classic order, written out.
+TEST(Schedule, OneFOneBWarmsUpByLaterStages) {
+  llvm::Expected<Orders> orders =
+      makeSchedule(ScheduleKind::OneFOneB, pipeline(3, 4, 1, 1, 0));
+  ASSERT_TRUE(bool(orders));
+  std::vector<std::string> texts;
+  for (const std::vector<Task> &order : *orders) {
+    std::string text;
+    for (const Task &task : order)
+      text += std::string(1, "FBW"[int(task.kind)]) +
+              std::to_string(task.microBatch);
+    texts.push_back(text);
+  }
+  EXPECT_THAT(texts,
+              testing::ElementsAre("F0F1F2B0F3B1B2B3", "F0F1B0F2B1F3B2B3",
+                                   "F0B0F1B1F2B2F3B3"));
+}
+
+// A frozen prefix on all ranks fills gaps that it leaves open on one.
+TEST(Schedule, SpreadPrefixFillsGaps) {
+  ScheduleProblem base = pipeline(4, 16, 1, 1, 0, 0, 2);
+  double one =
+      run(ScheduleKind::Interleaved, withPrefix(base, 1, false)).makespan;
+  double all =
+      run(ScheduleKind::Interleaved, withPrefix(base, 1, true)).makespan;
+  EXPECT_DOUBLE_EQ(one, 80); // All of rank 0's work.
+  // Work is 68 a rank; without a prefix the ends of a step cost 6.
+  EXPECT_LE(all, 68 + 4);
+}
+
+// A frozen stage runs ahead and nothing waits for its backward.
+TEST(Schedule, FrozenStageHasNoBackward) {
+  ScheduleProblem problem = pipeline(3, 6, 1, 1, 0);
+  problem.chunks[0].hasBackward = false;
+  problem.chunks[1].sendsGradient = false;
+  for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::Interleaved,
+                            ScheduleKind::ZeroBubble}) {
+    Simulation simulation = run(kind, problem);
+    EXPECT_EQ(simulation.ranks[0].timeline.size(), 6u);
+    EXPECT_EQ(simulation.ranks[0].peakResidualBytes, 0);
+    EXPECT_DOUBLE_EQ(simulation.makespan, 15); // 12 of work, the way in, out.
+  }
+}
+
+// Less memory makes a step longer, never wrong; too little is an error.
+TEST(Schedule, MemoryLimitsHold) {
+  for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::Interleaved,
+                            ScheduleKind::ZeroBubble}) {
+    ScheduleProblem problem =
+        pipeline(4, 16, 1, 1, kind == ScheduleKind::ZeroBubble ? 1 : 0);
+    double before = 0;
+    for (int64_t limit : {8, 4, 2, 1}) {
+      problem.memoryLimit.assign(4, limit);
+      double time = run(kind, problem).makespan;
+      EXPECT_GE(time, before);
+      before = time;
+    }
+    problem.memoryLimit[2] = 0;
+    llvm::Expected<Orders> none = makeSchedule(kind, problem);
+    ASSERT_FALSE(bool(none));
+    EXPECT_EQ(llvm::toString(none.takeError()),
+              std::string(scheduleName(kind)) +
+                  " needs 1 bytes of activations on rank 2, 0 are left there");
+  }
+  ScheduleProblem problem = pipeline(2, 8, 1, 1, 0);
+  problem.memoryLimit.assign(2, 7);
+  llvm::Expected<Orders> none = makeSchedule(ScheduleKind::GPipe, problem);
+  EXPECT_EQ(llvm::toString(none.takeError()),
+            "gpipe needs 8 bytes of activations on rank 0, 7 are left there");
+}
+
+// Chunks that share a rank under the least memory do not lock up.
+TEST(Schedule, LeastMemoryOfSharedRanksWorks) {
+  for (int v : {2, 3})
+    for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::Interleaved,
+                              ScheduleKind::ZeroBubble}) {
+      ScheduleProblem problem = pipeline(4, 9, 1, 1, 0.5, 0.1, v);
+      problem.memoryLimit.assign(4, v);
+      run(kind, problem);
+    }
+}
+
+TEST(Simulate, ReportsDeadlock) {
+  ScheduleProblem problem = pipeline(2, 2, 1, 1, 0);
+  llvm::Expected<Orders> orders = makeSchedule(ScheduleKind::OneFOneB, problem);
+  ASSERT_TRUE(bool(orders));
+  // Rank 0 wants the gradient of micro-batch 0 before it sends 0 at all.
+  std::swap((*orders)[0][0], (*orders)[0][2]);
+  llvm::Expected<Simulation> result = simulate(problem, *orders);
+  ASSERT_FALSE(bool(result));
+  EXPECT_EQ(llvm::toString(result.takeError()),
+            "deadlock: rank 0 waits for the inputs of the backward of chunk 0, "
+            "micro-batch 0, which only tasks behind it can make");
+}
+
+TEST(Simulate, ReportsWrongTasks) {
+  ScheduleProblem problem = pipeline(2, 1, 1, 1, 0);
+  Task f0{TaskKind::Forward, 0, 0}, b0{TaskKind::Backward, 0, 0};
+  Task f1{TaskKind::Forward, 1, 0}, b1{TaskKind::Backward, 1, 0};
+  auto text = [&](const Orders &orders) {
+    return llvm::toString(simulate(problem, orders).takeError());
+  };
+  EXPECT_EQ(text({{f0, b0}, {f1}}),
+            "the backward of chunk 1, micro-batch 0 is missing");
+  EXPECT_EQ(text({{f0, f0, b0}, {f1, b1}}),
+            "the forward of chunk 0, micro-batch 0 is scheduled twice");
+  EXPECT_EQ(text({{f0, b0, f1}, {b1}}),
+            "rank 0 runs the forward of chunk 1, micro-batch 0, which belongs "
+            "to rank 1");
+  EXPECT_EQ(text({{f0, b0}}), "schedule has 1 ranks, expected 2");
+}
+
+TEST(Schedule, IsDeterministic) {
+  ScheduleProblem problem =
+      withPrefix(pipeline(4, 16, 1, 1.1, 0.4, 0.05, 2), 0.7, true);
+  for (ScheduleKind kind :
+       {ScheduleKind::Interleaved, ScheduleKind::ZeroBubble}) {
+    llvm::Expected<Orders> first = makeSchedule(kind, problem);
+    llvm::Expected<Orders> second = makeSchedule(kind, problem);
+    ASSERT_TRUE(bool(first) && bool(second));
+    EXPECT_EQ(*first, *second);
+  }
 }
 
 } // namespace
