@@ -72,6 +72,8 @@ struct PlanRequest {
   bool splitsWeight = false;
   /// A frozen prefix may be spread over ranks.
   bool mayReplicatePrefix = true;
+  /// Ranks go on with the next step alone (ScheduleProblem::overlapsSteps).
+  bool overlapsSteps = false;
 };
 
 /// A chunk of a plan.
@@ -108,9 +110,13 @@ struct Plan {
   std::vector<PlannedChunk> chunks;
   std::vector<bool> recomputed; ///< By layer.
   std::vector<RankPlan> ranks;  ///< By stage.
+  /// Devices by replica, then stage.
+  std::vector<std::vector<int>> devices;
   ScheduleProblem problem;      ///< Costs of the chunks on their devices.
   Orders orders;
   Simulation simulation;
+  double syncSeconds = 0;         ///< All-reduce of gradients.
+  double optimizerSeconds = 0;    ///< Of the slowest rank.
   double stepSeconds = 0;         ///< Makespan, gradient sync and optimizer.
   std::vector<std::string> notes; ///< "zero_bubble cannot help: ...".
   std::vector<Alternative> alternatives;

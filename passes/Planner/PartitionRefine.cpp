@@ -1,0 +1,130 @@
+//===- PartitionRefine.cpp - Cuts by simulation ---------------------------===//
+//
+// The programme of PartitionBounds.cpp knows loads only. What a cut does to
+// the ways in and out of a step, and to the gaps between, the simulation says.
+//
+//===----------------------------------------------------------------------===//
+
+#include "passes/Planner/Partition.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+
+using namespace mgq::planner;
+
+/// Layouts without enough memory are rated by what they lack, above all others.
+static constexpr double kLacking = 1e30;
+/// A move must gain this share, or rounding could make it go in circles.
+static constexpr double kGain = 1e-7;
+
+/// Micro-batches that a search simulates: enough to show both ends of a step.
+static int simulatedMicroBatches(const CostModel &costs, int microBatches) {
+  return std::min(microBatches, std::max(16, 4 * costs.stages()));
+}
+
+/// Seconds of the busiest rank, of one micro-batch.
+static double pace(const ScheduleProblem &problem) {
+  std::vector<double> load(problem.ranks, 0);
+  for (const ChunkCosts &chunk : problem.chunks)
+    for (int rank : chunk.ranks)
+      load[rank] += (chunk.forward + chunk.backward + chunk.weight) /
+                    chunk.ranks.size();
+  return *llvm::max_element(load);
+}
+
+static bool isListed(ScheduleKind kind) {
+  return kind == ScheduleKind::Interleaved || kind == ScheduleKind::ZeroBubble;
+}
+
+void mgq::planner::rate(const CostModel &costs, Candidate &candidate) {
+  const Judgement &judgement = candidate.judgement;
+  LayoutMemory memory = layoutMemory(costs, candidate.layout, judgement);
+  if (memory.lack > 0) {
+    candidate.seconds =
+        kLacking * (1 + double(memory.lack) /
+                            std::max<int64_t>(
+                                1, costs.memory(memory.lackingRank)));
+    return;
+  }
+  ScheduleProblem problem =
+      layoutProblem(costs, candidate.layout, memory, judgement);
+  int all = problem.microBatches;
+  problem.microBatches = simulatedMicroBatches(costs, all);
+  double seconds = 0;
+  if (isListed(judgement.kind)) {
+    ListScheduler scheduler(problem);
+    if (!scheduler.run(candidate.settings, nullptr)) {
+      candidate.seconds = kLacking;
+      return;
+    }
+    seconds = objective(scheduler, problem);
+  } else {
+    llvm::Expected<Orders> orders = makeSchedule(judgement.kind, problem);
+    if (!orders) {
+      llvm::consumeError(orders.takeError());
+      candidate.seconds = kLacking;
+      return;
+    }
+    Simulation simulation = llvm::cantFail(simulate(problem, *orders));
+    seconds = problem.overlapsSteps ? simulation.span : simulation.makespan;
+  }
+  candidate.seconds = seconds + (all - problem.microBatches) * pace(problem);
+}
+
+void mgq::planner::tune(const CostModel &costs, Candidate &candidate) {
+  if (isListed(candidate.judgement.kind)) {
+    LayoutMemory memory =
+        layoutMemory(costs, candidate.layout, candidate.judgement);
+    if (memory.lack <= 0) {
+      ScheduleProblem problem = layoutProblem(costs, candidate.layout, memory,
+                                              candidate.judgement);
+      problem.microBatches =
+          simulatedMicroBatches(costs, problem.microBatches);
+      ListScheduler scheduler(problem);
+      searchSettings(scheduler, problem, candidate.settings);
+    }
+  }
+  rate(costs, candidate);
+}
+
+void mgq::planner::refineCuts(const CostModel &costs, Candidate &candidate,
+                              int evaluations) {
+  int cuts = candidate.layout.chunks() - 1;
+  int n = costs.layerCount();
+  bool spread = candidate.layout.isSpread();
+  // Cut k stands before chunk k.
+  auto isValid = [&](const std::vector<int> &bounds) {
+    for (int c = 0; c + 1 < int(bounds.size()); ++c)
+      if (bounds[c] >= bounds[c + 1])
+        return false;
+    return bounds.back() == n && (!spread || bounds[1] <= costs.prefixEnd());
+  };
+
+  // Runs of neighbouring cuts, short ones first. `quiet` counts moves without
+  // gain; a full round of them ends the walk.
+  int moves = cuts * (cuts + 1), quiet = 0;
+  int length = 1, first = 1, step = 1;
+  while (quiet < moves && evaluations > 0) {
+    Candidate moved = candidate;
+    for (int k = first; k < first + length; ++k)
+      moved.layout.bounds[k] += step;
+    bool gained = false;
+    if (isValid(moved.layout.bounds)) {
+      rate(costs, moved);
+      --evaluations;
+      gained = moved.seconds < candidate.seconds * (1 - kGain);
+    }
+    if (gained) {
+      candidate = std::move(moved);
+      quiet = 0;
+      continue; // The same way again.
+    }
+    ++quiet;
+    step = -step;
+    if (step > 0 && ++first + length - 1 > cuts) {
+      first = 1;
+      length = length == cuts ? 1 : length + 1;
+    }
+  }
+}

@@ -1,0 +1,23 @@
+//===- PlanText.h - Numbers and faults in the user's words ------*- C++ -*-===//
+#ifndef MGQ_PASSES_PLANNER_PLANTEXT_H
+#define MGQ_PASSES_PLANNER_PLANTEXT_H
+
+#include "passes/Planner/Layout.h"
+
+#include <string>
+
+namespace mgq::planner {
+
+std::string percent(double share);       ///< "12.3 %"
+std::string byteText(int64_t bytes);     ///< "1.5 GiB"
+std::string secondText(double seconds);  ///< "12.3 ms"
+std::string countText(double count);     ///< "13.5 M"
+
+/// Why a layout does not fit: which stage needs how much, of what, and what
+/// would make it fit.
+std::string lackText(const CostModel &costs, const Layout &layout,
+                     const LayoutMemory &memory, const Judgement &judgement);
+
+} // namespace mgq::planner
+
+#endif // MGQ_PASSES_PLANNER_PLANTEXT_H
