@@ -118,9 +118,10 @@ private:
 };
 
 /// The best settings that a bounded search finds, by makespan (or span).
-/// Nothing where memory limits admit no order.
+/// False where memory limits admit no order. `known`: `best` holds settings to
+/// start from as well.
 bool searchSettings(ListScheduler &scheduler, const ScheduleProblem &problem,
-                    ListSettings &best);
+                    ListSettings &best, bool known = false);
 
 /// The orders of those settings.
 llvm::Expected<Orders> searchOrders(const ScheduleProblem &problem,

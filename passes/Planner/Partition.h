@@ -52,6 +52,11 @@ void tune(const CostModel &costs, Candidate &candidate);
 void refineCuts(const CostModel &costs, Candidate &candidate,
                 int evaluations);
 
+/// Refines cuts and settings by turns, from several settings; rates about as
+/// many layouts.
+void refineDeeply(const CostModel &costs, Candidate &candidate,
+                  int evaluations);
+
 /// Layouts for devices: which device runs which stage. The first is the order
 /// of the cluster.
 std::vector<StageDevices> placements(const ModelCosts &model,

@@ -82,7 +82,7 @@ void mgq::planner::tune(const CostModel &costs, Candidate &candidate) {
       problem.microBatches =
           simulatedMicroBatches(costs, problem.microBatches);
       ListScheduler scheduler(problem);
-      searchSettings(scheduler, problem, candidate.settings);
+      searchSettings(scheduler, problem, candidate.settings, /*known=*/true);
     }
   }
   rate(costs, candidate);
@@ -126,5 +126,53 @@ void mgq::planner::refineCuts(const CostModel &costs, Candidate &candidate,
       first = 1;
       length = length == cuts ? 1 : length + 1;
     }
+  }
+}
+
+void mgq::planner::refineDeeply(const CostModel &costs, Candidate &candidate,
+                                int evaluations) {
+  // Cuts and settings fit each other, so that each alone is soon at an end.
+  // Start again from settings next to the best.
+  auto walk = [&](ListSettings settings, int budget) {
+    Candidate tried = candidate;
+    tried.settings = settings;
+    rate(costs, tried);
+    refineCuts(costs, tried, budget);
+    tune(costs, tried);
+    if (tried.seconds < candidate.seconds * (1 - kGain))
+      candidate = std::move(tried);
+  };
+  constexpr int kVariants = 8;
+  int share = evaluations / (kVariants + 2);
+  walk(candidate.settings, 2 * share);
+  if (!isListed(candidate.judgement.kind))
+    return;
+  int p = costs.stages();
+  for (int variant = 0; variant < kVariants; ++variant) {
+    ListSettings settings = candidate.settings;
+    switch (variant) {
+    case 0:
+    case 5:
+      settings.deepFirst = !settings.deepFirst;
+      break;
+    case 1:
+      settings.group = settings.group == p ? 2 * p : p;
+      break;
+    case 2:
+    case 6:
+      settings.capBase = settings.capSlope = 0;
+      settings.capLag = settings.capBase ? 0 : 1;
+      break;
+    case 3:
+      settings.prefixAhead = settings.prefixAhead == 1 ? 2 : 1;
+      break;
+    case 4:
+      settings.group = std::max(1, settings.group / 2);
+      break;
+    case 7:
+      settings.prefixAhead = settings.prefixAhead == 4 ? p : 4;
+      break;
+    }
+    walk(settings, share);
   }
 }

@@ -27,9 +27,9 @@ using llvm::Twine;
 /// Layouts that a candidate may rate, first to be compared, then as one of the
 /// best.
 static constexpr int kQuickEvaluations = 250;
-static constexpr int kDeepEvaluations = 2500;
+static constexpr int kDeepEvaluations = 4000;
 /// Candidates that are refined in depth, and scheduled in full.
-static constexpr int kFinalists = 3;
+static constexpr int kFinalists = 4;
 /// A plan must be better by this share than one of a simpler kind.
 static constexpr double kWorthwhile = 1e-3;
 
@@ -477,11 +477,7 @@ static std::vector<Entry> search(const ModelCosts &model,
   llvm::sort(entries, better);
   if (request.partition == PartitionKind::FrozenAware && request.cuts.empty())
     for (int k = 0; k < std::min<int>(kFinalists, entries.size()); ++k) {
-      Candidate &candidate = entries[k].candidate;
-      for (int round = 0; round < 2; ++round) {
-        refineCuts(*entries[k].costs, candidate, kDeepEvaluations / 2);
-        tune(*entries[k].costs, candidate);
-      }
+      refineDeeply(*entries[k].costs, entries[k].candidate, kDeepEvaluations);
       score(entries[k]);
     }
   llvm::sort(entries, better);

@@ -64,7 +64,7 @@ struct Walk {
 
 bool mgq::planner::searchSettings(ListScheduler &scheduler,
                                   const ScheduleProblem &problem,
-                                  ListSettings &best) {
+                                  ListSettings &best, bool known) {
   int p = problem.ranks, v = scheduler.chunksPerRank();
   bool splits = false, spread = false;
   for (const ChunkCosts &chunk : problem.chunks) {
@@ -85,6 +85,8 @@ bool mgq::planner::searchSettings(ListScheduler &scheduler,
   walk.tryOne(start);
   start.capBase = start.capSlope = 0;
   walk.tryOne(start);
+  if (known)
+    walk.tryOne(best);
   if (walk.bestTime < 0)
     return false;
 
