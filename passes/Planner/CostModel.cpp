@@ -84,8 +84,7 @@ CostModel::CostModel(const ModelCosts &model, const Cluster &cluster,
       forwards[stage][l + 1] = forwards[stage][l] + slowest.forward;
       backwards[stage][l + 1] =
           backwards[stage][l] + (active ? slowest.backward : 0);
-      weights[stage][l + 1] =
-          weights[stage][l] + (active ? slowest.weight : 0);
+      weights[stage][l + 1] = weights[stage][l] + (active ? slowest.weight : 0);
     }
   }
   for (int from = 0; from < count; ++from)
@@ -153,8 +152,8 @@ double CostModel::optimizerSeconds(int stage, int64_t gradientBytes,
     // States are read and written; gradients are read twice (norm, update),
     // and a weight as large as its gradient is read and written.
     if (rate > 0)
-      seconds = std::max(
-          seconds, (2.0 * optimizerBytes + 4.0 * gradientBytes) / rate);
+      seconds = std::max(seconds,
+                         (2.0 * optimizerBytes + 4.0 * gradientBytes) / rate);
   }
   return seconds;
 }

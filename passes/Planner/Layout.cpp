@@ -36,8 +36,8 @@ static int64_t keptBytes(const LayerCosts &layer, bool recomputed, bool split) {
 
 /// Recomputing it frees memory.
 static bool canRecompute(const LayerCosts &layer, bool split) {
-  return layer.hasBackward && keptBytes(layer, true, split) <
-                                  keptBytes(layer, false, split);
+  return layer.hasBackward &&
+         keptBytes(layer, true, split) < keptBytes(layer, false, split);
 }
 
 /// Layers of a rank, chunk by chunk.
@@ -78,8 +78,8 @@ public:
     bool split = splits(judgement);
     kept -= keptBytes(layer, false, split) - keptBytes(layer, true, split);
     // The residuals live again while its backward runs.
-    bytes.transient = std::max(bytes.transient,
-                               layer.transientBytes + layer.residualBytes);
+    bytes.transient =
+        std::max(bytes.transient, layer.transientBytes + layer.residualBytes);
   }
 
   /// Bytes that `multiple` micro-batches lack; none where negative.
@@ -139,8 +139,7 @@ LayoutMemory mgq::planner::layoutMemory(const CostModel &costs,
         if (canRecompute(costs.model.layers[l], splits(judgement)))
           memory.recompute(l, result.recomputed);
     } else if (judgement.recompute == RecomputeKind::Auto && limited) {
-      double wanted =
-          judgement.inFlight.empty() ? 1 : judgement.inFlight[rank];
+      double wanted = judgement.inFlight.empty() ? 1 : judgement.inFlight[rank];
       if (memory.lack(std::max(1.0, wanted)) > 0)
         memory.makeRoom(std::max(1.0, wanted), result.recomputed);
     }

@@ -15,7 +15,6 @@
 #include "passes/Planner/ListScheduler.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 
 using namespace mgq::planner;
@@ -34,6 +33,7 @@ ListScheduler::ListScheduler(const ScheduleProblem &problem)
          problem.chunks[afterPrefix].ranks.size() > 1)
     ++afterPrefix;
 
+  work.assign(problem.ranks, 0);
   std::vector<int> firstChunk(problem.ranks, chunkCount);
   for (int c = 0; c < chunkCount; ++c) {
     const ChunkCosts &chunk = problem.chunks[c];
@@ -46,6 +46,9 @@ ListScheduler::ListScheduler(const ScheduleProblem &problem)
       for (int i = 0; i < microBatches; ++i)
         if (problem.rankOf(c, i) == rank)
           slot.microBatches.push_back(i);
+      work[rank] += slot.microBatches.size() *
+                    (chunk.forward + (chunk.hasBackward ? chunk.backward : 0) +
+                     (chunk.hasBackward && chunk.hasWeight ? chunk.weight : 0));
       slots[rank].push_back(std::move(slot));
       if (!spread)
         firstChunk[rank] = std::min(firstChunk[rank], c);
@@ -108,7 +111,9 @@ void ListScheduler::reset(const ListSettings &newSettings) {
   for (std::vector<Slot> &row : slots)
     for (Slot &slot : row)
       std::fill(slot.next, slot.next + 3, 0);
-  events.clear();
+  wakeAt.assign(problem.ranks, 0);
+  workLeft = work;
+  hopeless = false;
   prefixTaken = 0;
   started = 0;
   last = widest = 0;
@@ -118,11 +123,6 @@ void ListScheduler::reset(const ListSettings &newSettings) {
     for (std::vector<Task> &order : *orders)
       order.reserve(taskCount / problem.ranks + 1);
   }
-}
-
-void ListScheduler::wake(double time, int rank) {
-  events.emplace_back(time, rank);
-  std::push_heap(events.begin(), events.end(), std::greater<Event>());
 }
 
 bool ListScheduler::hasRoom(int rank, const Slot &slot) const {
@@ -201,9 +201,13 @@ void ListScheduler::start(int rank, Slot &slot, TaskKind kind, double now) {
     idle[rank] += now - freeAt[rank];
   mostIdle = std::max(mostIdle, idle[rank]);
   freeAt[rank] = end;
+  wakeAt[rank] = end;
+  workLeft[rank] -= end - now;
+  hopeless |=
+      end + workLeft[rank] - (problem.overlapsSteps ? firstBegin[rank] : 0) >
+      cutoff;
   last = std::max(last, end);
   ++started;
-  wake(end, rank);
 }
 
 void ListScheduler::dispatch(int rank, double now) {
@@ -268,34 +272,37 @@ void ListScheduler::dispatch(int rank, double now) {
     if (now + time - next <= settings.weightSlack * time || mostIdleNext)
       return start(rank, *weight.slot, TaskKind::Weight, now);
   }
-  // What is known to come has woken, or will wake, the rank.
+  // Until something that is not known yet comes.
+  wakeAt[rank] = next;
 }
 
-bool ListScheduler::run(const ListSettings &newSettings, Orders *newOrders) {
+bool ListScheduler::run(const ListSettings &newSettings, Orders *newOrders,
+                        double newCutoff) {
   orders = newOrders;
+  cutoff = newCutoff;
   reset(newSettings);
   if (!problem.memoryLimit.empty())
     for (int rank = 0; rank < problem.ranks; ++rank)
       if (leastBytes(rank) > problem.memoryLimit[rank])
         return false;
 
-  for (int rank = 0; rank < problem.ranks; ++rank)
-    wake(0, rank);
   double now = 0;
   while (started < taskCount) {
-    if (events.empty()) {
+    int rank = std::min_element(wakeAt.begin(), wakeAt.end()) - wakeAt.begin();
+    if (wakeAt[rank] == kUnknown) {
       // Only caps can lock ranks up; one more round for all.
-      for (int rank = 0; rank < problem.ranks; ++rank) {
-        ++cap[rank];
-        wake(now, rank);
+      for (int other = 0; other < problem.ranks; ++other) {
+        ++cap[other];
+        wake(now, other);
       }
+      continue;
     }
-    std::pop_heap(events.begin(), events.end(), std::greater<Event>());
-    auto [time, rank] = events.back();
-    events.pop_back();
-    now = time;
-    if (freeAt[rank] <= now)
-      dispatch(rank, now);
+    now = wakeAt[rank];
+    dispatch(rank, now);
+    if (hopeless) {
+      last = widest = kUnknown;
+      return true;
+    }
   }
   for (int rank = 0; rank < problem.ranks; ++rank)
     if (firstBegin[rank] < kUnknown)

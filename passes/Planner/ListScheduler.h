@@ -10,7 +10,8 @@
 
 #include "passes/Planner/Schedule.h"
 
-#include <utility>
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace mgq::planner {
@@ -49,8 +50,10 @@ public:
   explicit ListScheduler(const ScheduleProblem &problem);
 
   /// Runs the problem; false if memory limits admit no order. `orders` may be
-  /// null where only the time is asked for.
-  bool run(const ListSettings &settings, Orders *orders);
+  /// null where only the time is asked for. A run that is sure to take longer
+  /// than `cutoff` ends early, with an infinite time.
+  bool run(const ListSettings &settings, Orders *orders,
+           double cutoff = std::numeric_limits<double>::infinity());
   double makespan() const { return last; }
   double span() const { return widest; }
 
@@ -73,10 +76,12 @@ private:
     Slot *slot = nullptr;
     int64_t key = 0;
   };
-  using Event = std::pair<double, int>;
 
   void reset(const ListSettings &settings);
-  void wake(double time, int rank);
+  /// Has a rank look for a task at a time, if it does not before.
+  void wake(double time, int rank) {
+    wakeAt[rank] = std::min(wakeAt[rank], std::max(time, freeAt[rank]));
+  }
   /// Lets a free rank take a task, or sleep.
   void dispatch(int rank, double now);
   void start(int rank, Slot &slot, TaskKind kind, double now);
@@ -98,6 +103,7 @@ private:
   std::vector<int> behind;
   /// Forwards that fit while the first micro-batch is behind a rank, by rank.
   std::vector<double> lag;
+  std::vector<double> work; ///< Seconds of all tasks, by rank.
   int mostChunks = 1;
   int afterPrefix = 0; ///< First chunk that is not spread.
   long taskCount = 0;
@@ -111,8 +117,11 @@ private:
   double mostIdle = 0;
   std::vector<int64_t> held;
   std::vector<int> flying, cap, backwards;
-  std::vector<Event> events; ///< A heap, earliest first.
-  int prefixTaken = 0;       ///< Forwards started of `afterPrefix`.
+  std::vector<double> wakeAt;   ///< When a rank looks for a task, by rank.
+  std::vector<double> workLeft; ///< Seconds of tasks not started, by rank.
+  double cutoff = 0;
+  bool hopeless = false; ///< Above the cutoff.
+  int prefixTaken = 0;   ///< Forwards started of `afterPrefix`.
   long started = 0;
   double last = 0, widest = 0;
 };

@@ -42,15 +42,16 @@ struct Candidate {
 
 /// Sets `seconds`, simulating `judgement.microBatches` or, where those are
 /// many, the first of them, the others at the pace of the busiest rank.
-void rate(const CostModel &costs, Candidate &candidate);
+/// Infinite where that is sure to be above `cutoff`.
+void rate(const CostModel &costs, Candidate &candidate,
+          double cutoff = std::numeric_limits<double>::infinity());
 
 /// Chooses the settings of the list scheduler for a candidate's bounds.
 void tune(const CostModel &costs, Candidate &candidate);
 
 /// Moves cuts by single layers, alone and together, while that shortens the
 /// simulated step; rates at most `evaluations` layouts.
-void refineCuts(const CostModel &costs, Candidate &candidate,
-                int evaluations);
+void refineCuts(const CostModel &costs, Candidate &candidate, int evaluations);
 
 /// Refines cuts and settings by turns, from several settings; rates about as
 /// many layouts.

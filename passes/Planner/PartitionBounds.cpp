@@ -30,8 +30,8 @@ static bool fill(llvm::ArrayRef<double> weights, int chunks, double heaviest,
     int end = bounds.back();
     double sum = 0;
     int latest = n - (chunks - 1 - c);
-    while (end < latest && (end == bounds.back() ||
-                            sum + weights[end] <= heaviest))
+    while (end < latest &&
+           (end == bounds.back() || sum + weights[end] <= heaviest))
       sum += weights[end++];
     if (sum > heaviest)
       return false;
@@ -40,8 +40,8 @@ static bool fill(llvm::ArrayRef<double> weights, int chunks, double heaviest,
   return bounds.back() == n;
 }
 
-std::vector<int>
-mgq::planner::balancedBounds(llvm::ArrayRef<double> weights, int chunks) {
+std::vector<int> mgq::planner::balancedBounds(llvm::ArrayRef<double> weights,
+                                              int chunks) {
   // The heaviest run of an optimum is a sum of some run; bisect over sums up
   // to rounding.
   double sum = 0, most = 0;
@@ -77,7 +77,9 @@ public:
           at(c, i, j) = cost(c, i, j);
   }
 
-  double &at(int c, int i, int j) { return table[(c * (n + 1) + i) * (n + 1) + j]; }
+  double &at(int c, int i, int j) {
+    return table[(c * (n + 1) + i) * (n + 1) + j];
+  }
 
   /// The least cost of the most costly run; infinite: none fits.
   double leastMost() {
@@ -162,9 +164,8 @@ public:
       actives.emplace_back(n + 1, 0);
       for (int l = 0; l < n; ++l)
         actives[rank][l + 1] =
-            actives[rank][l] + (savings[l + 1] > savings[l]
-                                    ? costs.layerForward(rank, l)
-                                    : 0);
+            actives[rank][l] +
+            (savings[l + 1] > savings[l] ? costs.layerForward(rank, l) : 0);
     }
   }
 
@@ -202,8 +203,9 @@ private:
       again = active;
     if (memory == 0 || judgement.ignoresMemory || perRank[rank] > 1)
       return true;
-    double inFlight =
-        judgement.inFlight.empty() ? 1 : std::max(1.0, judgement.inFlight[rank]);
+    double inFlight = judgement.inFlight.empty()
+                          ? 1
+                          : std::max(1.0, judgement.inFlight[rank]);
     int64_t kept = costs.residuals(first, end) - (full ? saving : 0);
     double needed = double(costs.persistent(first, end)) + prefixBytes +
                     largest[first * (costs.layerCount() + 1) + end] +
@@ -223,7 +225,7 @@ private:
   const CutWeights &weights;
   std::vector<int> perRank;
   std::vector<int64_t> largest; ///< Transient bytes, by first and end.
-  std::vector<int64_t> savings;              ///< By recomputation, sums.
+  std::vector<int64_t> savings; ///< By recomputation, sums.
   std::vector<std::vector<double>> actives; ///< What that takes, by rank.
   int64_t prefixBytes = 0;
 };

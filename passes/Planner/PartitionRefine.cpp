@@ -28,8 +28,8 @@ static double pace(const ScheduleProblem &problem) {
   std::vector<double> load(problem.ranks, 0);
   for (const ChunkCosts &chunk : problem.chunks)
     for (int rank : chunk.ranks)
-      load[rank] += (chunk.forward + chunk.backward + chunk.weight) /
-                    chunk.ranks.size();
+      load[rank] +=
+          (chunk.forward + chunk.backward + chunk.weight) / chunk.ranks.size();
   return *llvm::max_element(load);
 }
 
@@ -37,24 +37,25 @@ static bool isListed(ScheduleKind kind) {
   return kind == ScheduleKind::Interleaved || kind == ScheduleKind::ZeroBubble;
 }
 
-void mgq::planner::rate(const CostModel &costs, Candidate &candidate) {
+void mgq::planner::rate(const CostModel &costs, Candidate &candidate,
+                        double cutoff) {
   const Judgement &judgement = candidate.judgement;
   LayoutMemory memory = layoutMemory(costs, candidate.layout, judgement);
   if (memory.lack > 0) {
     candidate.seconds =
-        kLacking * (1 + double(memory.lack) /
-                            std::max<int64_t>(
-                                1, costs.memory(memory.lackingRank)));
+        kLacking *
+        (1 + double(memory.lack) /
+                 std::max<int64_t>(1, costs.memory(memory.lackingRank)));
     return;
   }
   ScheduleProblem problem =
       layoutProblem(costs, candidate.layout, memory, judgement);
   int all = problem.microBatches;
   problem.microBatches = simulatedMicroBatches(costs, all);
-  double seconds = 0;
+  double rest = (all - problem.microBatches) * pace(problem), seconds = 0;
   if (isListed(judgement.kind)) {
     ListScheduler scheduler(problem);
-    if (!scheduler.run(candidate.settings, nullptr)) {
+    if (!scheduler.run(candidate.settings, nullptr, cutoff - rest)) {
       candidate.seconds = kLacking;
       return;
     }
@@ -69,7 +70,7 @@ void mgq::planner::rate(const CostModel &costs, Candidate &candidate) {
     Simulation simulation = llvm::cantFail(simulate(problem, *orders));
     seconds = problem.overlapsSteps ? simulation.span : simulation.makespan;
   }
-  candidate.seconds = seconds + (all - problem.microBatches) * pace(problem);
+  candidate.seconds = seconds + rest;
 }
 
 void mgq::planner::tune(const CostModel &costs, Candidate &candidate) {
@@ -77,10 +78,9 @@ void mgq::planner::tune(const CostModel &costs, Candidate &candidate) {
     LayoutMemory memory =
         layoutMemory(costs, candidate.layout, candidate.judgement);
     if (memory.lack <= 0) {
-      ScheduleProblem problem = layoutProblem(costs, candidate.layout, memory,
-                                              candidate.judgement);
-      problem.microBatches =
-          simulatedMicroBatches(costs, problem.microBatches);
+      ScheduleProblem problem =
+          layoutProblem(costs, candidate.layout, memory, candidate.judgement);
+      problem.microBatches = simulatedMicroBatches(costs, problem.microBatches);
       ListScheduler scheduler(problem);
       searchSettings(scheduler, problem, candidate.settings, /*known=*/true);
     }
@@ -111,7 +111,7 @@ void mgq::planner::refineCuts(const CostModel &costs, Candidate &candidate,
       moved.layout.bounds[k] += step;
     bool gained = false;
     if (isValid(moved.layout.bounds)) {
-      rate(costs, moved);
+      rate(costs, moved, candidate.seconds);
       --evaluations;
       gained = moved.seconds < candidate.seconds * (1 - kGain);
     }

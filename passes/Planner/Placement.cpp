@@ -210,9 +210,9 @@ private:
 };
 } // namespace
 
-std::vector<StageDevices>
-mgq::planner::placements(const ModelCosts &model, const Cluster &cluster,
-                         int stages, int replicas) {
+std::vector<StageDevices> mgq::planner::placements(const ModelCosts &model,
+                                                   const Cluster &cluster,
+                                                   int stages, int replicas) {
   std::vector<StageDevices> result;
   auto add = [&](StageDevices devices) {
     for (const StageDevices &other : result)

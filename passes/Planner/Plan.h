@@ -112,7 +112,7 @@ struct Plan {
   std::vector<RankPlan> ranks;  ///< By stage.
   /// Devices by replica, then stage.
   std::vector<std::vector<int>> devices;
-  ScheduleProblem problem;      ///< Costs of the chunks on their devices.
+  ScheduleProblem problem; ///< Costs of the chunks on their devices.
   Orders orders;
   Simulation simulation;
   double syncSeconds = 0;         ///< All-reduce of gradients.

@@ -49,8 +49,7 @@ std::string mgq::planner::countText(double count) {
   return scaled(count, 1000, {"", " K", " M", " G", " T"});
 }
 
-std::string mgq::planner::lackText(const CostModel &costs,
-                                   const Layout &layout,
+std::string mgq::planner::lackText(const CostModel &costs, const Layout &layout,
                                    const LayoutMemory &memory,
                                    const Judgement &judgement) {
   int rank = memory.lackingRank;

@@ -8,10 +8,10 @@
 
 namespace mgq::planner {
 
-std::string percent(double share);       ///< "12.3 %"
-std::string byteText(int64_t bytes);     ///< "1.5 GiB"
-std::string secondText(double seconds);  ///< "12.3 ms"
-std::string countText(double count);     ///< "13.5 M"
+std::string percent(double share);      ///< "12.3 %"
+std::string byteText(int64_t bytes);    ///< "1.5 GiB"
+std::string secondText(double seconds); ///< "12.3 ms"
+std::string countText(double count);    ///< "13.5 M"
 
 /// Why a layout does not fit: which stage needs how much, of what, and what
 /// would make it fit.

@@ -10,7 +10,6 @@
 #include "passes/Planner/ListScheduler.h"
 
 #include <algorithm>
-#include <functional>
 
 using namespace mgq::planner;
 
@@ -27,7 +26,9 @@ struct Walk {
   double bestTime = -1;
 
   void tryOne(const ListSettings &settings) {
-    if (!scheduler.run(settings, nullptr))
+    double cutoff = bestTime < 0 ? std::numeric_limits<double>::infinity()
+                                 : bestTime * (1 + kNoise);
+    if (!scheduler.run(settings, nullptr, cutoff))
       return;
     double time = objective(scheduler, problem);
     if (bestTime < 0 || time < bestTime * (1 - kNoise)) {

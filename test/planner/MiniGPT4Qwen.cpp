@@ -35,7 +35,8 @@ double MiniGPT4Qwen::blockForward() const {
 ModelCosts MiniGPT4Qwen::model() const {
   ModelCosts model;
   std::vector<LayerCosts> &layers = model.layers;
-  double vit = 520.3 * images, former = 12.6 * images, projection = 0.25 * images;
+  double vit = 520.3 * images, former = 12.6 * images,
+         projection = 0.25 * images;
   double again = recomputesBlocks ? 1 : 0;
 
   if (mppList) {
