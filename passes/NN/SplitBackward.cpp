@@ -70,7 +70,7 @@ findWeightOnly(Block &body, ValueRange roots,
   return found;
 }
 
-/// The arguments of a whole backward function as minimum cut prices them.
+/// The arguments of a whole backward function as the minimum cut prices them.
 static void describeArguments(const DifferentiatedLayer &layer,
                               llvm::BitVector &params,
                               llvm::BitVector &unshared) {
