@@ -125,8 +125,7 @@ int Compiler::emit() {
   };
 
   llvm::LLVMContext llvmContext;
-  pipe::RankOp rank = *module->getOps<pipe::RankOp>().begin();
-  auto data = buildTables(llvmContext, *module, rank, modelPath);
+  auto data = buildTables(llvmContext, *module, modelPath);
   int status = kSuccess;
   if (llvm::Error error = writeDataObject(*data, tables))
     status = reportError(kTool, std::move(error));
