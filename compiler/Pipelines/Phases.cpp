@@ -48,6 +48,12 @@ static void buildDifferentiate(OpPassManager &passes, const Options &options) {
                                 .Case("cheap", nn::Recompute::Cheap)
                                 .Case("full", nn::Recompute::Full)
                                 .Default(nn::Recompute::None);
+  // Only zero_bubble runs weight gradients apart.
+  differentiate.splitWeights =
+      options.schedule == "zero_bubble" ? nn::SplitWeights::Always
+      : options.schedule == "auto" && options.ranks > 1 && options.stages != 1
+          ? nn::SplitWeights::Auto
+          : nn::SplitWeights::Never;
   passes.addPass(nn::createDifferentiatePass(std::move(differentiate)));
   passes.addPass(nn::createCheckDifferentiatedPass());
 }

@@ -32,6 +32,11 @@ static LogicalResult readCalls(ModuleOp module, StringRef name,
   list = CallList(module.lookupSymbol<func::FuncOp>(name));
   if (!list.function())
     return success();
+  for (unsigned i = 0; i < list.function().getNumArguments(); ++i)
+    if (!list.function().getArgAttr(i, nn::kInputAttr) &&
+        !list.function().getArgAttr(i, "nn.seed"))
+      return list.function().emitError("argument ")
+             << i << " is neither an input nor the seed";
   for (Operation &op : list.function().getBody().front()) {
     if (auto call = dyn_cast<func::CallOp>(op)) {
       list.add(call);
