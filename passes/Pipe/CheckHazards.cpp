@@ -44,6 +44,7 @@ private:
   void touch(Node &node, Attribute place, int64_t slot, bool isWrite);
   void touchSequence(Node &node, SequenceKind kind, int64_t chunk,
                      int64_t slot);
+  void touchParam(Node &node, StringRef name, int64_t offset);
   void collect(Node &node);
 
   RankOp rank;
@@ -86,13 +87,8 @@ void Program::touchSequence(Node &node, SequenceKind kind, int64_t chunk,
   for (PlaceGradientOp gradient : rank.getOps<PlaceGradientOp>())
     if (int64_t(gradient.getChunk()) == chunk &&
         gradient.getWeight() == (kind == SequenceKind::Weight) &&
-        kind != SequenceKind::Forward) {
-      auto param = module.lookupSymbol<mgq::nn::ParamOp>(gradient.getParam());
-      int64_t bytes = param ? param.getLength() : 4;
-      node.accesses.push_back({int64_t(gradient.getAccumulator()),
-                               int64_t(gradient.getAccumulator()) + bytes,
-                               /*isWrite=*/true});
-    }
+        kind != SequenceKind::Forward)
+      touchParam(node, gradient.getParam(), gradient.getAccumulator());
 }
 
 /// What an op of the program reads and writes.
@@ -115,22 +111,24 @@ void Program::collect(Node &node) {
   else if (auto recv = dyn_cast<RecvOp>(op))
     touch(node, recv.getPlaceAttr(), recv.getSlot().value_or(0),
           /*isWrite=*/true);
-  else if (isa<CombineOp, AllReduceOp, OptimizerOp>(op)) {
-    // All gradients; the optimizer writes weights and its state too.
-    auto sizes = *rank.getMemory();
-    int64_t gradients = sizes[0], optimizer = gradients + sizes[1];
-    if (sizes[1])
-      node.accesses.push_back({gradients, optimizer, /*isWrite=*/true});
-    if (isa<OptimizerOp>(op))
-      for (PlaceParamOp param : rank.getOps<PlaceParamOp>())
-        if (param.getGradient()) {
-          auto symbol = module.lookupSymbol<mgq::nn::ParamOp>(param.getParam());
-          int64_t begin = *param.getValue();
-          node.accesses.push_back(
-              {begin, begin + (symbol ? int64_t(symbol.getLength()) : 4),
-               /*isWrite=*/true});
-        }
-  }
+  else if (auto reduce = dyn_cast<AllReduceOp>(op))
+    touch(node, reduce.getPlaceAttr(), 0, /*isWrite=*/true);
+  else if (isa<CombineOp>(op))
+    for (PlaceUseOp use : rank.getOps<PlaceUseOp>())
+      touchParam(node, use.getParam(), use.getAccumulator());
+  else if (isa<OptimizerOp>(op))
+    for (PlaceParamOp param : rank.getOps<PlaceParamOp>())
+      if (param.getGradient())
+        for (uint64_t offset : {*param.getValue(), *param.getGradient(),
+                                *param.getMomentum(), *param.getVariance()})
+          touchParam(node, param.getParam(), offset);
+}
+
+/// A parameter's value, or something of its size.
+void Program::touchParam(Node &node, StringRef name, int64_t offset) {
+  auto param = module.lookupSymbol<mgq::nn::ParamOp>(name);
+  int64_t bytes = param ? int64_t(param.getLength()) : 4;
+  node.accesses.push_back({offset, offset + bytes, /*isWrite=*/true});
 }
 
 Program::Program(RankOp rank, Block &block)

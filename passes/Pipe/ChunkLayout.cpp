@@ -74,8 +74,7 @@ ChunkLayout::ChunkLayout(const StepGraph &graph, int64_t chunk,
           add(result, step);
       ++step;
     }
-    // What leaves. Activations have left before backward begins, gradients
-    // when the slot is free again.
+    // What leaves.
     if (!isWeight)
       for (const Crossing &crossing : crossings)
         if (crossing.from == chunk &&
@@ -87,9 +86,14 @@ ChunkLayout::ChunkLayout(const StepGraph &graph, int64_t chunk,
         }
     sequences.back().last = step++;
   }
-  for (auto [value, isGradient] : sent)
+  // What leaves shares its room with nothing that comes later: so nobody waits
+  // until it has left. A gradient may even be on its way when the next
+  // micro-batch is in the slot.
+  for (auto [value, isGradient] : sent) {
+    use(value, step);
     if (isGradient)
-      use(value, step);
+      placed[index.lookup(value)].lifetime.begin = 0;
+  }
   for (PlacedValue &value : placed) {
     value.kind = sequenceAt(value.lifetime.begin);
     value.inSlot = crosses.contains(value.value) ||

@@ -9,10 +9,11 @@
 //   %3 = send @activation1 micro_batch(1) after(%2)
 //
 // What the compute stream does not order is ordered by `after`:
-// - a micro-batch enters a slot (forward, or a receive into it) after the sends
-//   and receives of the one that was there;
-// - backward, and the receives for it, after the activations have left: they
-//   may share memory with gradients.
+// - a micro-batch enters a slot (forward, or a receive into it) after the
+//   receives, and the sends of activations, of the one that was there;
+// - backward after the gradients of the micro-batch before have left the slot.
+// No wait can last for ever: what has to leave is read earlier in the
+// simulation that gave out the slots, or by what the waiting op depends on.
 //
 //===----------------------------------------------------------------------===//
 
@@ -171,7 +172,10 @@ void Communication::addMessages(RankOp rank) {
   // micro-batch there.
   struct Slot {
     int64_t lastTask = -1;
-    SmallVector<Value> messages, activations;
+    SmallVector<Value> messages, gradients;
+    /// Gradient sends of the micro-batch before: they may still be under way
+    /// while this one runs forward.
+    SmallVector<Value> leaving;
   };
   std::map<std::pair<int64_t, int64_t>, Slot> slots;
 
@@ -179,15 +183,26 @@ void Communication::addMessages(RankOp rank) {
     Slot &slot = slots[{task.chunk, task.slot}];
     bool isForward = task.kind == SequenceKind::Forward;
     Slot before = slot;
-    if (isForward)
+    if (isForward) {
       slot = Slot();
+      slot.leaving =
+          before.gradients.empty() ? before.leaving : before.gradients;
+    }
     // What must have happened before anything is written for this task.
-    ArrayRef<Value> free = isForward ? before.messages : slot.activations;
+    ArrayRef<Value> free;
+    if (isForward)
+      free = before.messages;
     order.add(task.op, free);
+    if (!isForward)
+      order.add(task.op, slot.leaving);
 
     EdgeKind incoming = isForward ? EdgeKind::Activation : EdgeKind::Gradient;
-    // Received while the task before runs, if the slot is free by then.
-    bool isEarly = i > 0 && before.lastTask < int64_t(i) - 1;
+    // Received while the task before runs, if the slot is free by then. Where
+    // nothing comes back, only the task itself shows that its readers have come
+    // so far.
+    ChunkOp chunk = chunks[task.chunk];
+    bool isEarly = i > 0 && before.lastTask < int64_t(i) - 1 &&
+                   (chunk.getBackward() || chunk.getWeight());
     builder.setInsertionPoint(isEarly ? tasks[i - 1].op : task.op);
     for (EdgeOp edge : edges) {
       if (edge.getKind() != incoming || int64_t(edge.getTo()) != task.chunk ||
@@ -217,9 +232,7 @@ void Communication::addMessages(RankOp rank) {
                          builder.getI64IntegerAttr(task.slot),
                          rankOf(edge.getTo(), task.microBatch), Attribute(),
                          ValueRange(task.op->getResult(0)));
-      slot.messages.push_back(send.getEvent());
-      if (isForward)
-        slot.activations.push_back(send.getEvent());
+      (isForward ? slot.messages : slot.gradients).push_back(send.getEvent());
     }
     slot.lastTask = i;
   }

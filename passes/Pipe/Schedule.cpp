@@ -7,12 +7,14 @@
 // A slot holds what a micro-batch keeps in a chunk. It is free again after the
 // micro-batch's last op there; where that is forward (nothing to
 // differentiate), when its readers on other ranks begin, so that a frozen
-// prefix runs ahead without waiting for them.
+// prefix runs ahead without waiting for them. Gradients have room of their own
+// in a slot and leave it later, at the latest when the next micro-batch there
+// runs backward.
 //
 //===----------------------------------------------------------------------===//
 
 #include "passes/Planner/Schedule.h"
-#include "passes/Pipe/Passes.h"
+#include "passes/Pipe/StepGraph.h"
 
 #include <limits>
 #include <map>
@@ -56,40 +58,96 @@ static planner::ScheduleKind kindOf(PlanOp plan) {
 }
 
 namespace {
+/// Times of the simulation. All waits that slots cause point back in it, so no
+/// rank waits for ever.
+class Times {
+public:
+  Times(const planner::ScheduleProblem &problem,
+        const planner::Simulation &simulation) {
+    for (auto *begins : {&forward, &backward})
+      begins->assign(problem.chunks.size(),
+                     std::vector<double>(problem.microBatches, kNever));
+    for (const planner::RankTimes &rank : simulation.ranks)
+      for (const planner::TimedTask &timed : rank.timeline) {
+        auto &begins =
+            timed.task.kind == planner::TaskKind::Forward ? forward : backward;
+        double &begin = begins[timed.task.chunk][timed.task.microBatch];
+        // Of backward and weight the first one reads gradients.
+        begin = std::min(begin, timed.begin);
+      }
+  }
+
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> forward, backward; // by chunk, micro-batch
+};
+
+/// Chunks that read what a chunk makes, forward and backward.
+struct Readers {
+  std::vector<SmallVector<int64_t>> forward, backward;
+};
+
 /// Gives out a chunk's slots on one rank.
 class Slots {
 public:
-  /// The lowest slot that is free at `begin`; it is taken until `release`.
-  int64_t take(int64_t microBatch, double begin, double release) {
+  /// The lowest slot that is free at `begin`, and that the gradients of the
+  /// micro-batch before have left at `backward`.
+  int64_t take(int64_t microBatch, double begin, double backward) {
     size_t slot = 0;
-    while (slot < until.size() && until[slot] > begin)
+    while (slot < slots.size() &&
+           (slots[slot].free > begin || slots[slot].left > backward))
       ++slot;
-    if (slot == until.size())
-      until.push_back(0);
-    until[slot] = release;
+    if (slot == slots.size())
+      slots.emplace_back();
+    slots[slot].free = Times::kNever;
     slotOf[microBatch] = slot;
     return slot;
   }
   int64_t of(int64_t microBatch) { return slotOf[microBatch]; }
-  void release(int64_t microBatch) { until[slotOf[microBatch]] = 0; }
+  /// The slot is free from `free` on, gradients leave it at `left`.
+  void release(int64_t microBatch, double free, double left) {
+    slots[slotOf[microBatch]] = {free, left};
+  }
 
 private:
-  std::vector<double> until;
+  struct Slot {
+    double free = 0, left = 0;
+  };
+  std::vector<Slot> slots;
   std::map<int64_t, int64_t> slotOf;
 };
 } // namespace
 
-/// When each chunk begins forward of each micro-batch in the simulation.
-static std::vector<std::vector<double>>
-forwardBegins(const planner::ScheduleProblem &problem,
-              const planner::Simulation &simulation) {
-  std::vector<std::vector<double>> begins(
-      problem.chunks.size(), std::vector<double>(problem.microBatches));
-  for (const planner::RankTimes &rank : simulation.ranks)
-    for (const planner::TimedTask &timed : rank.timeline)
-      if (timed.task.kind == planner::TaskKind::Forward)
-        begins[timed.task.chunk][timed.task.microBatch] = timed.begin;
-  return begins;
+/// Who reads what, by the calls; without calls, neighbours do.
+static FailureOr<Readers> findReaders(ModuleOp module, PlanOp plan,
+                                      size_t chunks) {
+  Readers readers{std::vector<SmallVector<int64_t>>(chunks),
+                  std::vector<SmallVector<int64_t>>(chunks)};
+  if (!module.lookupSymbol("train")) {
+    for (size_t chunk = 1; chunk < chunks; ++chunk) {
+      readers.forward[chunk - 1].push_back(chunk);
+      readers.backward[chunk].push_back(chunk - 1);
+    }
+    return readers;
+  }
+  FailureOr<StepGraph> graph = StepGraph::create(module, plan);
+  if (failed(graph))
+    return failure();
+  for (const Crossing &crossing : graph->crossings())
+    if (crossing.kind == EdgeKind::Activation)
+      readers.forward[crossing.from].push_back(crossing.to);
+    else if (crossing.kind == EdgeKind::Gradient)
+      readers.backward[crossing.from].push_back(crossing.to);
+  return readers;
+}
+
+/// When the last of some chunks begins.
+static double lastBegin(ArrayRef<int64_t> chunks,
+                        const std::vector<std::vector<double>> &begins,
+                        int64_t microBatch) {
+  double latest = 0;
+  for (int64_t chunk : chunks)
+    latest = std::max(latest, begins[chunk][microBatch]);
+  return latest;
 }
 
 namespace {
@@ -115,7 +173,11 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
       plan.emitError() << llvm::toString(simulation.takeError());
       return signalPassFailure();
     }
-    auto begins = forwardBegins(problem, *simulation);
+    FailureOr<Readers> readers =
+        findReaders(module, plan, problem.chunks.size());
+    if (failed(readers))
+      return signalPassFailure();
+    Times times(problem, *simulation);
     OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
     for (int64_t stage = 0; stage < problem.ranks; ++stage) {
       auto rank = RankOp::create(builder, module.getLoc(),
@@ -123,56 +185,49 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
                                  /*memory=*/DenseI64ArrayAttr());
       OpBuilder body(builder.getContext());
       body.createBlock(&rank.getBody());
-      writeProgram(body, plan, problem, simulation->ranks[stage], begins);
+      writeProgram(body, plan, problem, simulation->ranks[stage], times,
+                   *readers);
     }
-  }
-
-  /// Readers of a chunk's forward result: the next chunk, at the earliest.
-  static double readersBegin(const planner::ScheduleProblem &problem,
-                             const std::vector<std::vector<double>> &begins,
-                             const planner::Task &task) {
-    double latest = 0;
-    for (size_t next = task.chunk + 1; next < problem.chunks.size(); ++next)
-      latest = std::max(latest, begins[next][task.microBatch]);
-    return latest;
   }
 
   static void writeProgram(OpBuilder &builder, PlanOp plan,
                            const planner::ScheduleProblem &problem,
-                           const planner::RankTimes &times,
-                           const std::vector<std::vector<double>> &begins) {
+                           const planner::RankTimes &rank, const Times &times,
+                           const Readers &readers) {
     Location loc = plan.getLoc();
     auto event = EventType::get(builder.getContext());
     std::vector<Slots> slots(problem.chunks.size());
-    constexpr double kHeld = std::numeric_limits<double>::infinity();
-    for (const planner::TimedTask &timed : times.timeline) {
-      const planner::Task &task = timed.task;
-      const planner::ChunkCosts &chunk = problem.chunks[task.chunk];
-      Slots &own = slots[task.chunk];
+    for (const planner::TimedTask &timed : rank.timeline) {
+      auto [kind, chunk, microBatch] = timed.task;
+      const planner::ChunkCosts &costs = problem.chunks[chunk];
+      Slots &own = slots[chunk];
       bool ends = false;
-      switch (task.kind) {
-      case planner::TaskKind::Forward: {
-        bool comesBack = chunk.hasBackward || chunk.hasWeight;
-        int64_t slot =
-            own.take(task.microBatch, timed.begin,
-                     comesBack ? kHeld : readersBegin(problem, begins, task));
-        ForwardOp::create(builder, loc, event, task.chunk, task.microBatch,
-                          slot, ValueRange());
+      switch (kind) {
+      case planner::TaskKind::Forward:
+        ForwardOp::create(builder, loc, event, chunk, microBatch,
+                          own.take(microBatch, timed.begin,
+                                   times.backward[chunk][microBatch]),
+                          ValueRange());
+        if (!costs.hasBackward && !costs.hasWeight)
+          own.release(
+              microBatch,
+              lastBegin(readers.forward[chunk], times.forward, microBatch), 0);
         break;
-      }
       case planner::TaskKind::Backward:
-        BackwardOp::create(builder, loc, event, task.chunk, task.microBatch,
-                           own.of(task.microBatch), ValueRange());
-        ends = !chunk.hasWeight;
+        BackwardOp::create(builder, loc, event, chunk, microBatch,
+                           own.of(microBatch), ValueRange());
+        ends = !costs.hasWeight;
         break;
       case planner::TaskKind::Weight:
-        WeightGradOp::create(builder, loc, event, task.chunk, task.microBatch,
-                             own.of(task.microBatch), ValueRange());
+        WeightGradOp::create(builder, loc, event, chunk, microBatch,
+                             own.of(microBatch), ValueRange());
         ends = true;
         break;
       }
       if (ends)
-        own.release(task.microBatch);
+        own.release(
+            microBatch, timed.end,
+            lastBegin(readers.backward[chunk], times.backward, microBatch));
     }
     CombineOp::create(builder, loc, event, ValueRange());
     if (plan.getReplicas() > 1)
