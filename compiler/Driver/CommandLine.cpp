@@ -47,18 +47,22 @@ struct Flags {
       cl::init(Options().cpu), cl::cat(category)};
   cl::opt<std::string> gpuArch{"gpu-arch", cl::desc("sm_80,sm_90,..."),
                                cl::cat(category)};
-  cl::opt<int64_t> stages{"stages", cl::desc("pipeline stages"), cl::init(1),
-                          cl::cat(category)};
-  cl::opt<int64_t> replicas{"replicas", cl::desc("data-parallel replicas"),
-                            cl::init(1), cl::cat(category)};
-  cl::opt<int64_t> ranks{"ranks", cl::desc("stages x replicas"), cl::init(1),
+  cl::opt<int64_t> stages{"stages",
+                          cl::desc("pipeline stages (default: 1, or what is "
+                                   "best for --ranks)"),
+                          cl::init(0), cl::cat(category)};
+  cl::opt<int64_t> replicas{"replicas",
+                            cl::desc("data-parallel replicas (default: 1, or "
+                                     "what is best for --ranks)"),
+                            cl::init(0), cl::cat(category)};
+  cl::opt<int64_t> ranks{"ranks", cl::desc("stages x replicas"), cl::init(0),
                          cl::cat(category)};
   cl::opt<std::string> schedule{
       "schedule",
       cl::desc("auto, gpipe, one_f_one_b, interleaved or zero_bubble"),
       cl::init("auto"), cl::cat(category)};
   cl::opt<int64_t> chunks{"chunks", cl::desc("chunks a rank (interleaved)"),
-                          cl::init(1), cl::cat(category)};
+                          cl::init(0), cl::cat(category)};
   cl::opt<std::string> microBatches{"micro-batches",
                                     cl::desc("per step and replica"),
                                     cl::init("1"), cl::cat(category)};
@@ -68,8 +72,11 @@ struct Flags {
   cl::opt<std::string> partition{
       "partition", cl::desc("frozen_aware, uniform, parameters or flops"),
       cl::init("frozen_aware"), cl::cat(category)};
-  cl::opt<std::string> cuts{"cuts", cl::desc("forced cut points, layer names"),
-                            cl::cat(category)};
+  cl::list<std::string> cuts{
+      "cuts",
+      cl::desc("first layers of the stages but the first, as --plan "
+               "prints them"),
+      cl::value_desc("NAME,..."), cl::CommaSeparated, cl::cat(category)};
   cl::opt<std::string> cluster{"cluster", cl::desc("devices and links (YAML)"),
                                cl::cat(category)};
   cl::opt<std::string> profile{"profile", cl::desc("measured layer times"),
@@ -97,6 +104,9 @@ struct Flags {
   cl::opt<std::string> plan{"plan", cl::desc("print the plan and stop"),
                             cl::value_desc("FILE.json"), cl::ValueOptional,
                             cl::cat(category)};
+  cl::opt<std::string> planTimeline{
+      "plan-timeline", cl::desc("with --plan: the schedule as a picture"),
+      cl::value_desc("FILE.svg"), cl::cat(category)};
   cl::opt<std::string> stopAfter{"stop-after", cl::desc("last phase to run"),
                                  cl::value_desc("PHASE"), cl::cat(category)};
   cl::opt<std::string> dumpIr{"dump-ir",
@@ -152,12 +162,16 @@ static ExitStatus checkFlags(const Flags &flags) {
   auto first = [](ArrayRef<StringRef> words, size_t n) {
     return words.take_front(n);
   };
+  // A plan needs no code for what it plans.
+  bool hasPlan = flags.plan.getNumOccurrences() != 0;
+  auto all = [](ArrayRef<StringRef> words) { return words; };
   const Word words[] = {
-      {flags.target, targets, first(targets, 1)},
+      {flags.target, targets, hasPlan ? all(targets) : first(targets, 1)},
       {flags.cpu, cpus, cpus},
-      {flags.schedule, schedules, first(schedules, 3)},
+      {flags.schedule, schedules, schedules},
       {flags.partition, partitions, partitions},
-      {flags.precision, precisions, first(precisions, 1)},
+      {flags.precision, precisions,
+       hasPlan ? all(precisions) : first(precisions, 1)},
       {flags.edges, edges, first(edges, 1)},
       {flags.recompute, recomputes, recomputes},
       {flags.frozen, frozens, first(frozens, 2)},
@@ -173,28 +187,49 @@ static ExitStatus checkFlags(const Flags &flags) {
   }
   struct Number {
     const cl::opt<int64_t> &flag;
-    int64_t least, supported;
+    int64_t least;
+    bool later; // values above the least are not supported yet
   };
-  const Number numbers[] = {{flags.stages, 1, 1},    {flags.replicas, 1, 1},
-                            {flags.ranks, 1, 1},     {flags.chunks, 1, 1},
-                            {flags.fp32Steps, 0, 0}, {flags.bf16Ramp, 0, 0}};
+  const Number numbers[] = {{flags.stages, 1, 0},    {flags.replicas, 1, 0},
+                            {flags.ranks, 1, 0},     {flags.chunks, 1, 0},
+                            {flags.fp32Steps, 0, 1}, {flags.bf16Ramp, 0, 1}};
   for (const Number &number : numbers) {
     int64_t value = number.flag.getValue();
-    if (value < number.least)
+    if (number.flag.getNumOccurrences() && value < number.least)
       return usage("--" + number.flag.ArgStr + "=" + Twine(value) +
                    ": expected " + Twine(number.least) + " or more");
-    if (value != number.supported)
+    if (number.later && value > number.least)
       return notYet("--" + number.flag.ArgStr + "=" + Twine(value),
-                    Twine(number.supported));
+                    Twine(number.least));
   }
-  const cl::opt<std::string> *const later[] = {
-      &flags.cuts, &flags.cluster, &flags.profile, &flags.precisionOf,
-      &flags.gpuArch};
+  const cl::opt<std::string> *const later[] = {&flags.precisionOf,
+                                               &flags.gpuArch};
   for (const cl::opt<std::string> *flag : later)
     if (flag->getNumOccurrences())
       return notYet("--" + flag->ArgStr);
-  if (flags.plan.getNumOccurrences())
-    return notYet("--plan", "--stop-after=schedule, which prints it as IR");
+  if (flags.planTimeline.getNumOccurrences() && !hasPlan)
+    return usage("--plan-timeline needs --plan");
+  return kSuccess;
+}
+
+/// Stages, replicas and ranks agree; what is not given stays 0, to be chosen.
+static ExitStatus readRanks(const Flags &flags, Options &options) {
+  options.stages = flags.stages;
+  options.replicas = flags.replicas;
+  options.ranks = flags.ranks;
+  if (options.ranks == 0) {
+    options.stages = std::max<int64_t>(1, options.stages);
+    options.replicas = std::max<int64_t>(1, options.replicas);
+    options.ranks = options.stages * options.replicas;
+  }
+  if (options.stages && options.replicas == 0)
+    options.replicas = std::max<int64_t>(1, options.ranks / options.stages);
+  if (options.replicas && options.stages == 0)
+    options.stages = std::max<int64_t>(1, options.ranks / options.replicas);
+  if (options.stages && options.stages * options.replicas != options.ranks)
+    return usage("--ranks=" + Twine(options.ranks) + " is not " +
+                 Twine(options.stages) + " stages x " +
+                 Twine(options.replicas) + " replicas");
   return kSuccess;
 }
 
@@ -219,7 +254,7 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
     return usage("--stop-after=" + flags.stopAfter + ": expected one of " +
                  names);
   }
-  if (flags.output.empty() &&
+  if (flags.output.empty() && flags.plan.getNumOccurrences() == 0 &&
       (flags.stopAfter.empty() || flags.stopAfter == "emit"))
     return usage("no -o OUT given");
   if (StringRef(flags.microBatches).contains(':') || flags.globalBatch != 0)
@@ -233,6 +268,8 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
       return usage("--dim=" + dim + ": expected NAME=N");
   if (ExitStatus status = checkFlags(flags))
     return status;
+  if (ExitStatus status = readRanks(flags, options))
+    return status;
 
   options.model = flags.model;
   options.output = flags.output;
@@ -240,6 +277,17 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
     llvm::append_range(options.trainable, splitGlobs(list));
   for (StringRef list : flags.freeze)
     llvm::append_range(options.freeze, splitGlobs(list));
+  options.schedule = flags.schedule;
+  options.chunks = flags.chunks;
+  options.partition = flags.partition;
+  options.cuts.assign(flags.cuts.begin(), flags.cuts.end());
+  options.cluster = flags.cluster;
+  options.profile = flags.profile;
+  options.precision = flags.precision;
+  options.frozen = flags.frozen;
+  options.plan = flags.plan.getNumOccurrences() != 0;
+  options.planFile = flags.plan;
+  options.planTimeline = flags.planTimeline;
   options.target = flags.target;
   options.cpu = flags.cpu;
   options.recompute = flags.recompute;

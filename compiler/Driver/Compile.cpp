@@ -5,6 +5,7 @@
 #include "compiler/Driver/CommandLine.h"
 #include "compiler/Driver/Diagnostics.h"
 #include "compiler/Driver/Link.h"
+#include "compiler/Driver/PlanReport.h"
 #include "compiler/Driver/Tables.h"
 #include "compiler/Pipelines/Phases.h"
 #include "compiler/Pipelines/Registration.h"
@@ -30,8 +31,10 @@ namespace {
 /// Runs one model down the road, phase by phase.
 class Compiler {
 public:
-  Compiler(MLIRContext &context, const Options &options)
-      : context(context), options(options) {}
+  Compiler(MLIRContext &context, const Options &given)
+      : context(context), options(given) {
+    options.planned = &planned;
+  }
 
   int run();
 
@@ -43,7 +46,8 @@ private:
   void finishPhase(llvm::StringRef name);
 
   MLIRContext &context;
-  const Options &options;
+  Options options;
+  pipe::PlannedModel planned;
   OwningOpRef<ModuleOp> module;
   std::chrono::steady_clock::time_point start =
       std::chrono::steady_clock::now();
@@ -125,8 +129,7 @@ int Compiler::emit() {
   };
 
   llvm::LLVMContext llvmContext;
-  pipe::RankOp rank = *module->getOps<pipe::RankOp>().begin();
-  auto data = buildTables(llvmContext, *module, rank, modelPath);
+  auto data = buildTables(llvmContext, *module, modelPath);
   int status = kSuccess;
   if (llvm::Error error = writeDataObject(*data, tables))
     status = reportError(kTool, std::move(error));
@@ -148,6 +151,14 @@ int Compiler::run() {
     if (status != kSuccess)
       return status;
     finishPhase(phase.name);
+    if (phase.name == "schedule") {
+      if (llvm::Error error = takeExactMemory(*module, planned))
+        return reportError(kTool, std::move(error));
+      if (options.plan) {
+        llvm::Error error = reportPlan(options, planned);
+        return error ? reportError(kTool, std::move(error)) : int(kSuccess);
+      }
+    }
     if (phase.name == options.stopAfter && phase.name != "emit")
       return writeIr();
   }

@@ -10,8 +10,9 @@
 
 namespace mgq {
 
-/// Makes constants whose layout is that of C structs of int32_t, int64_t and
-/// pointers: an LLVM struct that is not packed aligns its members as C does.
+/// Makes constants whose layout is that of C structs of int32_t, int64_t,
+/// double and pointers: an LLVM struct that is not packed aligns its members as
+/// C does.
 class ConstantBuilder {
 public:
   using Fields = llvm::ArrayRef<llvm::Constant *>;
@@ -26,9 +27,21 @@ public:
     return llvm::ConstantInt::getSigned(
         llvm::Type::getInt64Ty(module.getContext()), value);
   }
+  llvm::Constant *f64(double value) {
+    return llvm::ConstantFP::get(llvm::Type::getDoubleTy(module.getContext()),
+                                 value);
+  }
   llvm::Constant *null() { return llvm::ConstantPointerNull::get(pointer()); }
   llvm::Constant *record(Fields fields) {
     return llvm::ConstantStruct::getAnon(module.getContext(), fields);
+  }
+  /// Pointer to a constant array, and its length: two fields of a struct.
+  struct Table {
+    llvm::Constant *data;
+    llvm::Constant *count;
+  };
+  Table table(Fields elements) {
+    return {array(elements), i32(int64_t(elements.size()))};
   }
   /// Pointer to a constant array; null if it is empty.
   llvm::Constant *array(Fields elements) {

@@ -53,13 +53,19 @@ Error mgq::writeDataObject(Module &module, StringRef path) {
   return Error::success();
 }
 
-/// The runtime's archive, beside the compiler that runs.
-static Expected<std::string> findRuntime() {
+std::string mgq::pluginFolder() {
   static int anchor;
   std::string tool = sys::fs::getMainExecutable("mgq-compile", &anchor);
   SmallString<256> path(sys::path::parent_path(tool));
-  sys::path::append(path, "..", "lib", "libmgq_rt.a");
+  sys::path::append(path, "..", "lib");
   sys::path::remove_dots(path, /*remove_dot_dot=*/true);
+  return path.str().str();
+}
+
+/// The runtime's archive, beside the compiler that runs.
+static Expected<std::string> findRuntime() {
+  SmallString<256> path(mgq::pluginFolder());
+  sys::path::append(path, "libmgq_rt.a");
   if (!sys::fs::exists(path))
     return makeError("the runtime {0} is missing; build it with "
                      "scripts/build.sh",

@@ -18,6 +18,9 @@ llvm::Error writeDataObject(llvm::Module &module, llvm::StringRef path);
 llvm::Error linkExecutable(llvm::ArrayRef<std::string> objects,
                            llvm::StringRef output);
 
+/// Folder of the runtime's archive and of its transport plugins.
+std::string pluginFolder();
+
 } // namespace mgq
 
 #endif // MGQ_COMPILER_DRIVER_LINK_H

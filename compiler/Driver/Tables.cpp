@@ -1,4 +1,4 @@
-//===- Tables.cpp - A rank's plan as constant tables ----------------------===//
+//===- Tables.cpp - A program as constant tables --------------------------===//
 //
 // One function per struct of runtime/include/rt.h, fields in its order.
 //
@@ -7,7 +7,11 @@
 #include "compiler/Driver/Tables.h"
 
 #include "compiler/Driver/ConstantBuilder.h"
+#include "compiler/Driver/Link.h"
+#include "compiler/Driver/RankTables.h"
 #include "dialects/NN/NN.h"
+#include "passes/Pipe/PlanModel.h"
+#include "passes/Pipe/StepGraph.h"
 #include "runtime/include/rt.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -49,39 +53,27 @@ static mgq_type typeCode(Type type) {
 namespace {
 class TableWriter {
 public:
-  TableWriter(llvm::Module &target, ModuleOp module, RankOp rank)
-      : make(target), target(target), module(module), rank(rank) {}
+  TableWriter(llvm::Module &target, ModuleOp module)
+      : make(target), target(target), module(module) {}
 
   void write(StringRef modelPath);
 
 private:
   Constant *tensor(RankedTensorType type);
-  Constant *metadata(int32_t &count);
-  Constant *params(int32_t &count);
-  Constant *files(StringRef modelPath, int32_t &count);
-  Constant *inputs(int32_t &count);
-  Constant *outputs(int32_t &count);
-  Constant *grads(int32_t &count);
-  Constant *layers(int32_t &count);
-  Constant *ref(Attribute place);
-  Constant *sequence(SequenceKind kind);
-  Constant *ops(int32_t &count, int64_t &microBatches);
-  int64_t flops(StringRef kernel);
+  ConstantBuilder::Table metadata();
+  ConstantBuilder::Table params();
+  ConstantBuilder::Table files(StringRef modelPath);
+  ConstantBuilder::Table inputs();
+  ConstantBuilder::Table outputs();
+  ConstantBuilder::Table layers();
   std::string fingerprint();
+  std::string planHash(StringRef fingerprint);
 
   ConstantBuilder make;
   llvm::Module &target;
   ModuleOp module;
-  RankOp rank;
-  /// Layer instances in order of their first call, with their FLOPs.
-  struct Layer {
-    int32_t index = 0;
-    int64_t forward = 0, backward = 0;
-  };
-  llvm::MapVector<StringRef, Layer> layerTable;
-  llvm::StringMap<int32_t> paramIndex;
+  TableIndex index;
   int64_t microBatchSize = 1;
-  int64_t stepFlops = 0;
 };
 } // namespace
 
@@ -92,39 +84,34 @@ Constant *TableWriter::tensor(RankedTensorType type) {
                       make.i64(type.getNumElements() * bits / 8)});
 }
 
-Constant *TableWriter::metadata(int32_t &count) {
+ConstantBuilder::Table TableWriter::metadata() {
   SmallVector<Constant *> pairs;
   if (auto entries = module->getAttrOfType<DictionaryAttr>(nn::kMetadataAttr))
     for (NamedAttribute entry : entries)
       if (auto value = dyn_cast<StringAttr>(entry.getValue()))
         pairs.push_back(make.record(
             {make.string(entry.getName()), make.string(value.getValue())}));
-  count = pairs.size();
-  return make.array(pairs);
+  return make.table(pairs);
 }
 
-Constant *TableWriter::params(int32_t &count) {
-  llvm::StringMap<PlaceParamOp> places;
-  for (PlaceParamOp place : rank.getOps<PlaceParamOp>())
-    places[place.getParam()] = place;
+ConstantBuilder::Table TableWriter::params() {
+  llvm::StringMap<int64_t> owners;
+  for (RankOp rank : module.getOps<RankOp>())
+    for (PlaceParamOp place : rank.getOps<PlaceParamOp>())
+      if (place.getGradient())
+        owners[place.getParam()] = rank.getStage();
   SmallVector<Constant *> table;
   for (nn::ParamOp param : module.getOps<nn::ParamOp>()) {
-    PlaceParamOp place = places.lookup(param.getSymName());
-    auto offset = [&](std::optional<uint64_t> value) {
-      return make.i64(value ? int64_t(*value) : -1);
-    };
     auto permutation = param.getCanonicalPermutation();
-    paramIndex[param.getSymName()] = table.size();
+    index.params[param.getSymName()] = table.size();
     table.push_back(make.record(
         {make.string(param.getSymName()), tensor(param.getTensorType()),
          make.string(param.getFile()), make.i64(param.getOffset()),
          make.i32(param.isTrainable()),
-         permutation ? make.array(*permutation) : make.null(),
-         offset(place.getValue()), offset(place.getGradient()),
-         offset(place.getMomentum()), offset(place.getVariance())}));
+         make.i32(owners.lookup(param.getSymName())),
+         permutation ? make.array(*permutation) : make.null()}));
   }
-  count = table.size();
-  return make.array(table);
+  return make.table(table);
 }
 
 /// Hash of the bytes of `text` outside sorted `ranges`.
@@ -139,7 +126,7 @@ static uint64_t hashOutside(StringRef text,
   return mgq_hash(hash, text.data() + at, int64_t(text.size()) - at);
 }
 
-Constant *TableWriter::files(StringRef modelPath, int32_t &count) {
+ConstantBuilder::Table TableWriter::files(StringRef modelPath) {
   using Range = std::pair<int64_t, int64_t>;
   llvm::MapVector<StringRef, SmallVector<Range>> ranges;
   for (nn::ParamOp param : module.getOps<nn::ParamOp>()) {
@@ -167,214 +154,152 @@ Constant *TableWriter::files(StringRef modelPath, int32_t &count) {
         make.record({make.string(name), make.i64(known ? int64_t(bytes) : -1),
                      make.i32(hasGraph), make.i64(hash)}));
   }
-  count = table.size();
-  return make.array(table);
+  return make.table(table);
 }
 
-Constant *TableWriter::inputs(int32_t &count) {
+/// The arguments of @model are the inputs of the program.
+ConstantBuilder::Table TableWriter::inputs() {
+  auto model = module.lookupSymbol<func::FuncOp>("model");
   SmallVector<Constant *> table;
-  for (PlaceInputOp input : rank.getOps<PlaceInputOp>()) {
-    auto type = cast<RankedTensorType>(input.getType());
+  for (BlockArgument argument : model.getArguments()) {
+    unsigned i = argument.getArgNumber();
+    auto name = model.getArgAttrOfType<StringAttr>(i, nn::kInputAttr);
+    auto limit = model.getArgAttrOfType<IntegerAttr>(i, "nn.limit");
+    auto ignore = model.getArgAttrOfType<IntegerAttr>(i, "nn.ignore");
+    auto type = cast<RankedTensorType>(argument.getType());
     if (table.empty() && type.getRank() > 0)
       microBatchSize = type.getDimSize(0);
-    table.push_back(make.record({make.string(input.getName()), tensor(type),
-                                 make.i64(input.getOffset()),
-                                 make.i64(input.getLimit().value_or(0)),
-                                 make.i32(input.getIgnore().has_value()),
-                                 make.i64(input.getIgnore().value_or(0))}));
+    index.inputs[name.getValue()] = table.size();
+    table.push_back(make.record({make.string(name.getValue()), tensor(type),
+                                 make.i64(limit ? limit.getInt() : 0),
+                                 make.i32(bool(ignore)),
+                                 make.i64(ignore ? ignore.getInt() : 0)}));
   }
-  count = table.size();
-  return make.array(table);
+  return make.table(table);
 }
 
-Constant *TableWriter::outputs(int32_t &count) {
+ConstantBuilder::Table TableWriter::outputs() {
+  auto model = module.lookupSymbol<func::FuncOp>("model");
   SmallVector<Constant *> table;
-  for (PlaceOutputOp output : rank.getOps<PlaceOutputOp>())
-    table.push_back(
-        make.record({make.string(output.getName()),
-                     tensor(cast<RankedTensorType>(output.getType())),
-                     make.i64(output.getOffset())}));
-  count = table.size();
-  return make.array(table);
-}
-
-Constant *TableWriter::grads(int32_t &count) {
-  SmallVector<Constant *> table;
-  for (PlaceGradientOp place : rank.getOps<PlaceGradientOp>())
-    table.push_back(
-        make.record({make.i32(paramIndex.lookup(place.getParam())),
-                     make.i32(place.getAfter()), make.i64(place.getOffset()),
-                     make.i64(place.getAccumulator())}));
-  count = table.size();
-  return make.array(table);
-}
-
-int64_t TableWriter::flops(StringRef kernel) {
-  auto layer = module.lookupSymbol<func::FuncOp>(kernel);
-  auto flops = layer ? layer->getAttrOfType<IntegerAttr>("nn.flops") : nullptr;
-  return flops ? flops.getInt() : 0;
-}
-
-Constant *TableWriter::layers(int32_t &count) {
-  for (SequenceOp sequence : rank.getOps<SequenceOp>()) {
-    SequenceKind kind = sequence.getKind();
-    if (kind != SequenceKind::Forward && kind != SequenceKind::Backward)
-      continue;
-    for (CallOp call : sequence.getOps<CallOp>()) {
-      int64_t work = flops(call.getKernel());
-      stepFlops += work;
-      if (!call.getLayer())
-        continue;
-      Layer fresh;
-      fresh.index = layerTable.size();
-      Layer &layer = layerTable.insert({*call.getLayer(), fresh}).first->second;
-      (kind == SequenceKind::Forward ? layer.forward : layer.backward) += work;
+  for (unsigned i = 0; i < model.getNumResults(); ++i)
+    if (auto name = model.getResultAttrOfType<StringAttr>(i, nn::kOutputAttr)) {
+      index.outputs[name.getValue()] = table.size();
+      table.push_back(make.record(
+          {make.string(name.getValue()),
+           tensor(cast<RankedTensorType>(model.getResultTypes()[i]))}));
     }
+  return make.table(table);
+}
+
+/// Layer instances in the order of the model, with their FLOPs.
+ConstantBuilder::Table TableWriter::layers() {
+  struct Layer {
+    int64_t forward = 0, backward = 0;
+  };
+  llvm::MapVector<StringRef, Layer> layers;
+  auto train = module.lookupSymbol<func::FuncOp>("train");
+  for (auto call : train.getOps<func::CallOp>()) {
+    int64_t work = flopsOf(module, call.getCallee());
+    Layer &layer = layers[instanceOf(call)];
+    (phaseOf(call) == SequenceKind::Forward ? layer.forward : layer.backward) +=
+        work;
   }
   SmallVector<Constant *> table;
-  for (auto &[name, layer] : layerTable)
+  for (auto &[name, layer] : layers) {
+    index.layers[name] = table.size();
     table.push_back(make.record({make.string(name), make.i64(layer.forward),
                                  make.i64(layer.backward)}));
-  count = table.size();
-  return make.array(table);
-}
-
-Constant *TableWriter::ref(Attribute place) {
-  if (auto range = dyn_cast<ArenaAttr>(place))
-    return make.record(
-        {make.i32(MGQ_SPACE_ARENA), make.i32(0), make.i64(range.getOffset())});
-  auto weight = cast<WeightAttr>(place);
-  return make.record({make.i32(MGQ_SPACE_WEIGHT),
-                      make.i32(paramIndex.lookup(weight.getParam().getValue())),
-                      make.i64(0)});
-}
-
-Constant *TableWriter::sequence(SequenceKind kind) {
-  SmallVector<Constant *> calls;
-  if (SequenceOp sequence = rank.getSequence(kind))
-    for (CallOp call : sequence.getOps<CallOp>()) {
-      SmallVector<Constant *> args;
-      for (Attribute arg : call.getArgs())
-        args.push_back(ref(arg));
-      auto layer = layerTable.find(call.getLayer().value_or(""));
-      calls.push_back(make.record(
-          {make.function(call.getKernel()),
-           make.string(call.getLayer().value_or(call.getKernel())),
-           make.array(args), make.i32(args.size()),
-           make.i32(layer == layerTable.end() ? -1 : layer->second.index),
-           make.i64(call.getScratch().getOffset()),
-           make.i64(call.getScratch().getBytes())}));
-    }
-  return make.record({make.array(calls), make.i32(calls.size())});
-}
-
-Constant *TableWriter::ops(int32_t &count, int64_t &microBatches) {
-  SmallVector<Constant *> table;
-  microBatches = 0;
-  auto entry = [&](mgq_op_kind kind, int64_t chunk, int64_t microBatch,
-                   int64_t slot) {
-    table.push_back(make.record({make.i32(kind), make.i32(chunk),
-                                 make.i32(microBatch), make.i32(slot)}));
-  };
-  for (Operation &op : rank.getBody().front()) {
-    if (auto forward = dyn_cast<ForwardOp>(op)) {
-      entry(MGQ_OP_FORWARD, forward.getChunk(), forward.getMicroBatch(),
-            forward.getSlot());
-      microBatches =
-          std::max<int64_t>(microBatches, forward.getMicroBatch() + 1);
-    } else if (auto backward = dyn_cast<BackwardOp>(op)) {
-      entry(MGQ_OP_BACKWARD, backward.getChunk(), backward.getMicroBatch(),
-            backward.getSlot());
-    } else if (isa<OptimizerOp>(op)) {
-      entry(MGQ_OP_OPTIMIZER, 0, 0, 0);
-    }
   }
-  count = table.size();
-  return make.array(table);
+  return make.table(table);
+}
+
+static std::string hashText(StringRef text) {
+  std::array<uint8_t, 32> digest =
+      llvm::SHA256::hash(llvm::arrayRefFromStringRef(text));
+  return llvm::toHex(llvm::ArrayRef<uint8_t>(digest), /*LowerCase=*/true);
 }
 
 /// Hash of what a checkpoint depends on: parameters, and the calls of a
-/// micro-batch. Micro-batches, target and threads may change on resume.
+/// micro-batch. Stages, schedule, micro-batches, target and threads may change
+/// on resume.
 std::string TableWriter::fingerprint() {
   std::string text;
   llvm::raw_string_ostream os(text);
   for (nn::ParamOp param : module.getOps<nn::ParamOp>())
     os << param.getSymName() << ' ' << param.getType() << ' '
        << param.isTrainable() << '\n';
-  for (SequenceKind kind : {SequenceKind::Forward, SequenceKind::Backward})
-    if (SequenceOp sequence = rank.getSequence(kind))
-      for (CallOp call : sequence.getOps<CallOp>())
-        os << call.getKernel() << '\n';
-  std::array<uint8_t, 32> digest =
-      llvm::SHA256::hash(llvm::arrayRefFromStringRef(text));
-  return llvm::toHex(llvm::ArrayRef<uint8_t>(digest), /*LowerCase=*/true);
+  for (auto call :
+       module.lookupSymbol<func::FuncOp>("model").getOps<func::CallOp>())
+    os << call.getCallee() << '\n';
+  return hashText(text);
+}
+
+/// Hash of what ranks of one run must agree on.
+std::string TableWriter::planHash(StringRef fingerprint) {
+  std::string text = fingerprint.str();
+  llvm::raw_string_ostream os(text);
+  for (Operation &op : module.getBody()->getOperations())
+    if (isa<PlanOp, EdgeOp, RankOp>(op))
+      os << op << '\n';
+  return hashText(text);
 }
 
 void TableWriter::write(StringRef modelPath) {
-  int32_t metadataCount, paramCount, fileCount, inputCount, outputCount,
-      gradCount, layerCount, opCount;
-  int64_t microBatches;
-  Constant *metadataTable = metadata(metadataCount);
-  Constant *paramTable = params(paramCount);
-  Constant *fileTable = files(modelPath, fileCount);
-  Constant *inputTable = inputs(inputCount);
-  Constant *outputTable = outputs(outputCount);
-  Constant *gradTable = grads(gradCount);
-  Constant *layerTableConstant = layers(layerCount);
-  Constant *opTable = ops(opCount, microBatches);
-  auto loss = *rank.getOps<PlaceLossOp>().begin();
-  SmallVector<Constant *> memory;
-  ArrayRef<int64_t> sizes = *rank.getMemory();
-  for (int64_t bytes : sizes)
-    memory.push_back(make.i64(bytes));
+  ConstantBuilder::Table metadataTable = metadata(), paramTable = params(),
+                         fileTable = files(modelPath), inputTable = inputs(),
+                         outputTable = outputs(), layerTable = layers();
+  PlanOp plan = *module.getOps<PlanOp>().begin();
+  SmallVector<Constant *> ranks;
+  for (RankOp rank : module.getOps<RankOp>())
+    ranks.push_back(buildRankTable(make, module, plan, rank, index));
+  auto model = module.lookupSymbol<func::FuncOp>("model");
+  auto lossKind = model.getResultAttrOfType<StringAttr>(0, "nn.loss");
+  bool isSum = lossKind && lossKind.getValue() == "sum";
+  std::string print = fingerprint();
+  auto predicted = [&](std::optional<APFloat> value) {
+    return make.f64(value ? value->convertToDouble() : -1.0);
+  };
 
-  Constant *table = make.record({make.i32(MGQ_ABI_VERSION),
-                                 make.string(MGQ_VERSION),
-                                 make.string(fingerprint()),
-                                 make.string(modelPath),
-                                 metadataTable,
-                                 make.i32(metadataCount),
-                                 paramTable,
-                                 make.i32(paramCount),
-                                 fileTable,
-                                 make.i32(fileCount),
-                                 inputTable,
-                                 make.i32(inputCount),
-                                 outputTable,
-                                 make.i32(outputCount),
-                                 gradTable,
-                                 make.i32(gradCount),
-                                 layerTableConstant,
-                                 make.i32(layerCount),
-                                 sequence(SequenceKind::PrepareFrozen),
-                                 sequence(SequenceKind::PrepareTrainable),
-                                 sequence(SequenceKind::Forward),
-                                 sequence(SequenceKind::Backward),
-                                 sequence(SequenceKind::Evaluate),
-                                 sequence(SequenceKind::Count),
-                                 make.i32(loss.getCount().has_value()),
-                                 make.i64(loss.getLoss()),
-                                 make.i64(loss.getCount().value_or(0)),
-                                 make.i64(loss.getSeed()),
-                                 opTable,
-                                 make.i32(opCount),
-                                 make.i32(microBatches),
-                                 make.i32(microBatchSize),
-                                 make.i64(rank.getArenaBytes()),
-                                 make.record(memory),
-                                 make.i64(stepFlops * microBatches),
-                                 make.function("mgq_adamw"),
-                                 make.function("mgq_sq_norm"),
-                                 make.function("mgq_accumulate")});
+  Constant *table =
+      make.record({make.i32(MGQ_ABI_VERSION),
+                   make.string(MGQ_VERSION),
+                   make.string(print),
+                   make.string(planHash(print)),
+                   make.string(modelPath),
+                   make.string(pluginFolder()),
+                   metadataTable.data,
+                   metadataTable.count,
+                   paramTable.data,
+                   paramTable.count,
+                   fileTable.data,
+                   fileTable.count,
+                   inputTable.data,
+                   inputTable.count,
+                   outputTable.data,
+                   outputTable.count,
+                   layerTable.data,
+                   layerTable.count,
+                   make.string(stringifyScheduleKind(plan.getSchedule())),
+                   make.i32(plan.getStages()),
+                   make.i32(plan.getReplicas()),
+                   make.i32(plan.getMicroBatches()),
+                   make.i32(microBatchSize),
+                   make.i32(isSum),
+                   predicted(plan.getStepSeconds()),
+                   predicted(plan.getBubble()),
+                   make.array(ranks),
+                   make.function("mgq_adamw"),
+                   make.function("mgq_sq_norm"),
+                   make.function("mgq_accumulate")});
   new llvm::GlobalVariable(target, table->getType(), /*isConstant=*/true,
                            llvm::GlobalValue::ExternalLinkage, table,
                            "mgq_program_table");
 }
 
 std::unique_ptr<llvm::Module> mgq::buildTables(llvm::LLVMContext &context,
-                                               ModuleOp module, RankOp rank,
+                                               ModuleOp module,
                                                StringRef modelPath) {
   auto target = std::make_unique<llvm::Module>("tables", context);
-  TableWriter(*target, module, rank).write(modelPath);
+  TableWriter(*target, module).write(modelPath);
   return target;
 }

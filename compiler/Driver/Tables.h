@@ -1,4 +1,4 @@
-//===- Tables.h - A rank's plan as constant tables ------------------------===//
+//===- Tables.h - A program as constant tables ----------------------------===//
 #ifndef MGQ_COMPILER_DRIVER_TABLES_H
 #define MGQ_COMPILER_DRIVER_TABLES_H
 
@@ -9,12 +9,11 @@
 
 namespace mgq {
 
-/// Builds the constant `mgq_program_table` of runtime/include/rt.h for `rank`:
-/// an LLVM module of data only, which refers to the kernels by name.
-/// `modelPath` is where the model (and with it the weights) was found.
+/// Builds the constant `mgq_program_table` of runtime/include/rt.h for the
+/// ranks of a module: an LLVM module of data only, which refers to the kernels
+/// by name. `modelPath` is where the model (and with it the weights) was found.
 std::unique_ptr<llvm::Module> buildTables(llvm::LLVMContext &context,
                                           mlir::ModuleOp module,
-                                          pipe::RankOp rank,
                                           llvm::StringRef modelPath);
 
 } // namespace mgq

@@ -9,6 +9,10 @@
 
 namespace mgq {
 
+namespace pipe {
+struct PlannedModel;
+} // namespace pipe
+
 /// Options of mgq-compile, as in its --help. Defaults stand here only.
 struct Options {
   std::string model;
@@ -18,15 +22,38 @@ struct Options {
   std::vector<std::string> freeze;
   llvm::StringMap<int64_t> dims;
 
+  int64_t stages = 0;   // 0: chosen by the planner
+  int64_t replicas = 0; // 0: chosen by the planner
+  int64_t ranks = 1;
+  std::string schedule = "auto";
+  int64_t chunks = 0; // a rank; 0: chosen by the planner
+  std::string partition = "frozen_aware";
+  std::vector<std::string> cuts; // layer names
+  std::string cluster;           // file; empty: this machine
+  std::string profile;           // file; empty: none
+  std::string precision = "f32";
+  std::string frozen = "auto";
+
   std::string target = "cpu";
   std::string cpu = "native";
   int64_t microBatches = 1;
   std::string recompute = "auto";
 
+  bool plan = false;        // print the plan and stop
+  std::string planFile;     // where to write it as JSON; empty: nowhere
+  std::string planTimeline; // and the schedule as SVG
+
   std::string stopAfter; // phase name; empty: all
   std::string dumpIr;    // folder
   bool saveTemps = false;
   bool verbose = false;
+
+  /// Whether this compiler makes code for what is asked; a plan can be had
+  /// without.
+  bool hasKernels() const { return precision == "f32" && target == "cpu"; }
+
+  /// If not null, gets the planner's answer in phase `partition`.
+  pipe::PlannedModel *planned = nullptr;
 };
 
 } // namespace mgq

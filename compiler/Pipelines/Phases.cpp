@@ -6,6 +6,7 @@
 #include "passes/Kernels/Pipeline.h"
 #include "passes/NN/Passes.h"
 #include "passes/Pipe/Passes.h"
+#include "passes/Pipe/PlanModel.h"
 
 #include "mlir/Transforms/Passes.h"
 #include "llvm/ADT/StringSwitch.h"
@@ -41,16 +42,25 @@ static void buildOutline(OpPassManager &passes, const Options &) {
 
 static void buildDifferentiate(OpPassManager &passes, const Options &options) {
   nn::DifferentiatePassOptions differentiate;
-  // Memory does not force recomputation on one rank: auto saves everything.
+  // auto saves everything here; where memory forces it, the partition repeats
+  // forward calls.
   differentiate.recompute = llvm::StringSwitch<nn::Recompute>(options.recompute)
                                 .Case("cheap", nn::Recompute::Cheap)
                                 .Case("full", nn::Recompute::Full)
                                 .Default(nn::Recompute::None);
+  // Only zero_bubble runs weight gradients apart.
+  differentiate.splitWeights =
+      options.schedule == "zero_bubble" ? nn::SplitWeights::Always
+      : options.schedule == "auto" && options.ranks > 1 && options.stages != 1
+          ? nn::SplitWeights::Auto
+          : nn::SplitWeights::Never;
   passes.addPass(nn::createDifferentiatePass(std::move(differentiate)));
   passes.addPass(nn::createCheckDifferentiatedPass());
 }
 
 static void buildKernels(OpPassManager &passes, const Options &options) {
+  if (!options.hasKernels())
+    return; // Only a plan is asked for.
   // What is frozen in every call is packed once, not in every product.
   passes.addPass(kernels::createMarkPackablePass());
   // From here on @kernels holds the code; calls outside stay on tensors.
@@ -60,17 +70,35 @@ static void buildKernels(OpPassManager &passes, const Options &options) {
   kernels::buildCpuKernelPipeline(passes.nest<ModuleOp>(), cpu);
 }
 
-static void buildPartition(OpPassManager &passes, const Options &) {
-  passes.addPass(pipe::createPartitionStagesPass());
+static void buildPartition(OpPassManager &passes, const Options &options) {
+  pipe::PlanOptions plan;
+  plan.stages = options.stages;
+  plan.replicas = options.replicas;
+  plan.ranks = options.ranks;
+  plan.microBatches = options.microBatches;
+  plan.chunks = options.chunks;
+  plan.schedule = options.schedule;
+  plan.partition = options.partition;
+  plan.recompute = options.recompute;
+  plan.frozen = options.frozen;
+  plan.precision = options.precision;
+  plan.target = options.target;
+  plan.cluster = options.cluster;
+  plan.profile = options.profile;
+  plan.cuts = options.cuts;
+  passes.addPass(pipe::createPartitionStagesPass(plan, options.planned));
 }
 
 static void buildSchedule(OpPassManager &passes, const Options &options) {
-  pipe::SchedulePassOptions schedule;
-  schedule.microBatches = options.microBatches;
-  passes.addPass(pipe::createSchedulePass(schedule));
+  passes.addPass(pipe::createSchedulePass());
+  passes.addPass(pipe::createInsertCommunicationPass());
   // The order of a step is fixed now, so lifetimes are.
-  passes.addPass(pipe::createPlanMemoryPass());
-  passes.addPass(pipe::createCheckMemoryPass());
+  if (options.hasKernels()) {
+    passes.addPass(pipe::createPlanMemoryPass());
+    passes.addPass(pipe::createCheckMemoryPass());
+    passes.addPass(pipe::createCheckHazardsPass());
+  }
+  passes.addPass(pipe::createCheckMessagesPass());
 }
 
 ArrayRef<Phase> mgq::allPhases() {

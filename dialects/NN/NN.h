@@ -38,8 +38,8 @@ inline constexpr llvm::StringLiteral kLossAttr = "nn.loss";
 /// On the module, between simplify and mark: names of unused parameters.
 inline constexpr llvm::StringLiteral kDeadParamsAttr = "nn.dead_params";
 /// On results of @train: the parameter whose gradient it is; on its last
-/// argument: the gradient of the loss; on its calls: forward or backward, and
-/// the name of the layer instance.
+/// argument: the gradient of the loss; on its calls: forward, backward or
+/// weight, and the name of the layer instance.
 inline constexpr llvm::StringLiteral kGradientAttr = "nn.gradient";
 inline constexpr llvm::StringLiteral kSeedAttr = "nn.seed";
 inline constexpr llvm::StringLiteral kPhaseAttr = "nn.phase";

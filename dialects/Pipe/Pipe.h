@@ -23,8 +23,10 @@
 
 namespace mgq::pipe {
 
-/// On a call of @train, @model or @count: the stage that runs it (i64).
-inline constexpr llvm::StringLiteral kStageAttr = "pipe.stage";
+/// On a call of @train or @model: the chunk that runs it (i64). A call without
+/// it computes something from inputs alone: each chunk that needs that repeats
+/// the call.
+inline constexpr llvm::StringLiteral kChunkAttr = "pipe.chunk";
 
 } // namespace mgq::pipe
 

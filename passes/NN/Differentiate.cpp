@@ -23,11 +23,17 @@
 // bears the instance of the layer whose contribution it adds: when layers lie
 // on different stages, the sum travels with the value's gradient.
 //
+// With --split-weights a layer's backward is two calls, or a weight call alone:
+//
+//     %db, %r = call @linear.backward(%dc, %w1)    backward
+//     %dw1 = call @linear.backward_weight(%r, %a)  weight
+//
 //===----------------------------------------------------------------------===//
 
 #include "dialects/NN/NNBuild.h"
 #include "passes/NN/DifferentiateLayer.h"
 #include "passes/NN/Passes.h"
+#include "passes/NN/SplitBackward.h"
 
 #include "mlir/IR/IRMapping.h"
 
@@ -67,11 +73,10 @@ public:
       : symbols(symbols), recompute(recompute) {}
 
   /// The functions of a call; null on failure, which was reported.
-  const DifferentiatedLayer *of(func::CallOp call,
-                                const CallActivity &activity);
+  DifferentiatedLayer *of(func::CallOp call, const CallActivity &activity);
 
 private:
-  using Known = std::pair<LayerUse, std::unique_ptr<DifferentiatedLayer>>;
+  using Known = std::unique_ptr<DifferentiatedLayer>;
   SymbolTableCollection &symbols;
   Recompute recompute;
   llvm::DenseMap<Operation *, SmallVector<Known, 1>> known;
@@ -85,8 +90,8 @@ static bool isSameBody(func::FuncOp a, func::FuncOp b) {
              &a.getBody(), &b.getBody(), OperationEquivalence::IgnoreLocations);
 }
 
-const DifferentiatedLayer *Layers::of(func::CallOp call,
-                                      const CallActivity &activity) {
+DifferentiatedLayer *Layers::of(func::CallOp call,
+                                const CallActivity &activity) {
   LayerUse use{activity, llvm::BitVector(call.getNumOperands())};
   for (auto [i, operand] : llvm::enumerate(call.getOperands()))
     if (operand.getDefiningOp<ParamRefOp>())
@@ -95,13 +100,13 @@ const DifferentiatedLayer *Layers::of(func::CallOp call,
       symbols.lookupNearestSymbolFrom<func::FuncOp>(call, call.getCalleeAttr());
   SmallVector<Known, 1> &pairs = known[layer];
   for (const Known &pair : pairs)
-    if (pair.first == use)
-      return pair.second.get();
+    if (pair->use == use)
+      return pair.get();
   std::string suffix;
   Operation *after = layer;
   if (!pairs.empty()) {
     suffix = "." + std::to_string(pairs.size());
-    after = pairs.back().second->backward;
+    after = pairs.back()->backward;
   }
   FailureOr<DifferentiatedLayer> built =
       differentiateLayer(layer, use, recompute, suffix, after);
@@ -109,13 +114,13 @@ const DifferentiatedLayer *Layers::of(func::CallOp call,
     return nullptr;
   // Activities often differ in backward only.
   for (const Known &pair : pairs)
-    if (isSameBody(pair.second->forward, built->forward)) {
+    if (isSameBody(pair->forward, built->forward)) {
       built->forward.erase();
-      built->forward = pair.second->forward;
+      built->forward = pair->forward;
       break;
     }
-  pairs.emplace_back(use, std::make_unique<DifferentiatedLayer>(*built));
-  return pairs.back().second.get();
+  pairs.push_back(std::make_unique<DifferentiatedLayer>(*built));
+  return pairs.back().get();
 }
 
 namespace {
@@ -123,9 +128,9 @@ namespace {
 class TrainBuilder {
 public:
   TrainBuilder(func::FuncOp model, SymbolTableCollection &symbols,
-               Recompute recompute)
+               Recompute recompute, SplitWeights split)
       : model(model), symbols(symbols), builder(model.getContext()),
-        layers(symbols, recompute) {}
+        recompute(recompute), split(split), layers(symbols, recompute) {}
 
   LogicalResult build();
 
@@ -134,6 +139,7 @@ private:
   void createFunction();
   llvm::DenseSet<Operation *> findLive(const Calls &calls, unsigned losses);
   LogicalResult buildForward(const Calls &calls, unsigned losses);
+  void splitWeights();
   void buildBackward(func::CallOp call, const CallActivity &activity);
   void addGradient(func::CallOp call, Value value, Value gradient);
   func::FuncOp adder(RankedTensorType type);
@@ -144,13 +150,15 @@ private:
   func::FuncOp model, train;
   SymbolTableCollection &symbols;
   OpBuilder builder;
+  Recompute recompute;
+  SplitWeights split;
   Layers layers;
   /// From values of @model to those of @train.
   IRMapping map;
   /// Forward calls of @train, and functions, by calls of @model with a
   /// backward.
   llvm::DenseMap<Operation *, func::CallOp> forwardCalls;
-  llvm::DenseMap<Operation *, const DifferentiatedLayer *> functions;
+  llvm::MapVector<Operation *, DifferentiatedLayer *> functions;
   /// By value of @model: the sum of gradients so far.
   llvm::DenseMap<Value, Value> gradients;
   /// By use of a parameter in @model.
@@ -212,7 +220,7 @@ LogicalResult TrainBuilder::buildForward(const Calls &calls, unsigned losses) {
         call, call.getCalleeAttr());
     const CallActivity &activity = calls.find(call)->second;
     if (activity.operands.any()) {
-      const DifferentiatedLayer *layer = layers.of(call, activity);
+      DifferentiatedLayer *layer = layers.of(call, activity);
       if (!layer)
         return failure();
       functions[call] = layer;
@@ -266,20 +274,58 @@ void TrainBuilder::addGradient(func::CallOp call, Value value, Value gradient) {
   sum = add.getResult(0);
 }
 
+/// Parts weight gradients from the others, in all layers or none.
+void TrainBuilder::splitWeights() {
+  if (split == SplitWeights::Never)
+    return;
+  llvm::MapVector<DifferentiatedLayer *, WeightCut> cuts;
+  int64_t weightFlops = 0, backwardFlops = 0;
+  for (auto &[call, layer] : functions) {
+    auto [entry, isNew] = cuts.try_emplace(layer);
+    if (isNew)
+      entry->second = findWeightCut(*layer, recompute);
+    weightFlops += entry->second.flops;
+    backwardFlops += countFlops(layer->backward);
+  }
+  if (split == SplitWeights::Auto &&
+      !isWorthSplitting(weightFlops, backwardFlops))
+    return;
+  for (auto &[layer, cut] : cuts)
+    splitBackward(*layer, cut);
+}
+
 void TrainBuilder::buildBackward(func::CallOp call,
                                  const CallActivity &activity) {
   const DifferentiatedLayer &layer = *functions.lookup(call);
   func::CallOp forward = forwardCalls.lookup(call);
-  SmallVector<Value> operands;
+  SmallVector<Value> whole;
   for (unsigned i : activity.results.set_bits())
-    operands.push_back(gradients.lookup(call.getResult(i)));
+    whole.push_back(gradients.lookup(call.getResult(i)));
   for (Residual residual : layer.residuals)
-    operands.push_back(residual.isOperand ? forward.getOperand(residual.index)
-                                          : forward.getResult(residual.index));
-  func::CallOp backward =
-      createCall(call, layer.backward, operands, "backward");
-  for (auto [i, gradient] :
-       llvm::zip_equal(activity.operands.set_bits(), backward.getResults())) {
+    whole.push_back(residual.isOperand ? forward.getOperand(residual.index)
+                                       : forward.getResult(residual.index));
+  SmallVector<std::pair<unsigned, Value>> found;
+  func::CallOp backward;
+  if (layer.backward) {
+    SmallVector<Value> operands;
+    for (unsigned i : layer.backwardInputs)
+      operands.push_back(whole[i]);
+    backward = createCall(call, layer.backward, operands, "backward");
+    for (auto [i, gradient] :
+         llvm::zip(layer.backwardGradients, backward.getResults()))
+      found.emplace_back(i, gradient);
+  }
+  if (layer.weight) {
+    SmallVector<Value> operands;
+    for (Residual input : layer.weightInputs)
+      operands.push_back(input.isOperand ? whole[input.index]
+                                         : backward.getResult(input.index));
+    func::CallOp weight = createCall(call, layer.weight, operands, "weight");
+    for (auto [i, gradient] :
+         llvm::zip_equal(layer.weightGradients, weight.getResults()))
+      found.emplace_back(i, gradient);
+  }
+  for (auto [i, gradient] : found) {
     Value operand = call.getOperand(i);
     if (operand.getDefiningOp<ParamRefOp>())
       paramGradients[{call, i}] = gradient;
@@ -323,6 +369,7 @@ LogicalResult TrainBuilder::build() {
   createFunction();
   if (failed(buildForward(calls, losses)))
     return failure();
+  splitWeights();
   gradients[loss] = train.getArguments().back();
   for (auto &[op, activity] : llvm::reverse(calls))
     if (activity.operands.any())
@@ -342,7 +389,7 @@ struct DifferentiatePass
       return signalPassFailure();
     }
     SymbolTableCollection symbols;
-    if (failed(TrainBuilder(model, symbols, recompute).build()))
+    if (failed(TrainBuilder(model, symbols, recompute, splitWeights).build()))
       signalPassFailure();
   }
 };

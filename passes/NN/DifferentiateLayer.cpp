@@ -16,6 +16,7 @@
 #include "passes/NN/DifferentiateLayer.h"
 
 #include "dialects/NN/NNBuild.h"
+#include "passes/NN/LayerSlice.h"
 
 #include "mlir/IR/Dominance.h"
 #include "mlir/IR/IRMapping.h"
@@ -39,18 +40,6 @@ static void simplify(func::FuncOp function) {
   IRRewriter rewriter(context);
   DominanceInfo dominance(function);
   eliminateCommonSubExpressions(rewriter, dominance, function);
-}
-
-/// An empty private layer function, detached.
-static func::FuncOp createLayer(Location loc, StringRef name, TypeRange inputs,
-                                TypeRange results) {
-  OpBuilder builder(loc.getContext());
-  auto function =
-      func::FuncOp::create(loc, name, builder.getFunctionType(inputs, results));
-  function.setPrivate();
-  function->setAttr(kLayerAttr, builder.getUnitAttr());
-  function.addEntryBlock();
-  return function;
 }
 
 //===----------------------------------------------------------------------===//
@@ -153,42 +142,6 @@ static func::FuncOp buildJoint(func::FuncOp layer, const CallActivity &use) {
 // The cut
 //===----------------------------------------------------------------------===//
 
-/// Ops that `roots` need, given the values that `map` holds already.
-static llvm::DenseSet<Operation *> sliceOf(ValueRange roots, IRMapping &map) {
-  llvm::DenseSet<Operation *> slice;
-  SmallVector<Value> stack(roots);
-  while (!stack.empty()) {
-    Value value = stack.pop_back_val();
-    Operation *op = value.getDefiningOp();
-    if (map.contains(value) || !op || !slice.insert(op).second)
-      continue;
-    llvm::append_range(stack, op->getOperands());
-  }
-  return slice;
-}
-
-/// Fills a function with what computes `roots` from the values of `map`.
-static void cloneSlice(Block &joint, func::FuncOp function, IRMapping &map,
-                       ValueRange roots) {
-  OpBuilder builder = OpBuilder::atBlockEnd(&function.getBody().front());
-  llvm::DenseSet<Operation *> slice = sliceOf(roots, map);
-  for (Operation &op : joint.without_terminator())
-    if (slice.contains(&op)) {
-      // A result that crosses the cut stays what it is.
-      IRMapping local = map;
-      Operation *clone = builder.clone(op, local);
-      for (auto [from, to] :
-           llvm::zip_equal(op.getResults(), clone->getResults()))
-        if (!map.contains(from))
-          map.map(from, to);
-    }
-  SmallVector<Value> returned;
-  for (Value root : roots)
-    returned.push_back(map.lookup(root));
-  func::ReturnOp::create(builder, function.getLoc(), returned);
-  simplify(function);
-}
-
 /// Values that depend on a block argument from `first` on.
 static llvm::DenseSet<Value> dependents(Block &block, unsigned first) {
   llvm::DenseSet<Value> found;
@@ -200,10 +153,8 @@ static llvm::DenseSet<Value> dependents(Block &block, unsigned first) {
   return found;
 }
 
-/// Where the forward call has each residual; values that it does not have yet
-/// are added to `outputs`, its results.
-static SmallVector<Residual> placeResiduals(ArrayRef<Value> residuals,
-                                            SmallVector<Value> &outputs) {
+SmallVector<Residual> mgq::nn::placeResiduals(ArrayRef<Value> residuals,
+                                              SmallVector<Value> &outputs) {
   SmallVector<Residual> places;
   for (Value value : residuals) {
     if (auto argument = dyn_cast<BlockArgument>(value)) {
@@ -235,11 +186,16 @@ FailureOr<DifferentiatedLayer> mgq::nn::differentiateLayer(func::FuncOp layer,
   SmallVector<Value> returned(body.getTerminator()->getOperands());
   auto gradients = ArrayRef<Value>(returned).drop_front(resultCount);
   SmallVector<Value> outputs(ArrayRef<Value>(returned).take_front(resultCount));
+  llvm::DenseSet<Value> isBackward = dependents(body, operandCount);
   SmallVector<Value> residuals =
-      chooseResiduals(body, outputs, gradients, dependents(body, operandCount),
-                      use.params, recompute);
+      chooseResiduals({body, outputs, gradients, isBackward, use.params,
+                       /*unshared=*/llvm::BitVector(), recompute});
 
   DifferentiatedLayer out;
+  out.use = use;
+  // Not @layer.weight: parameters of the layer have such names.
+  out.weightName = (layer.getName() + ".backward_weight" + suffix).str();
+  llvm::append_range(out.backwardGradients, use.activity.operands.set_bits());
   out.residuals = placeResiduals(residuals, outputs);
   OpBuilder builder(layer->getContext());
   builder.setInsertionPointAfter(after);
@@ -252,17 +208,20 @@ FailureOr<DifferentiatedLayer> mgq::nn::differentiateLayer(func::FuncOp layer,
     map.map(body.getArguments().take_front(operandCount),
             out.forward.getArguments());
     cloneSlice(body, out.forward, map, outputs);
+    simplify(out.forward);
     builder.insert(out.forward);
   }
 
   SmallVector<Value> inputs(body.getArguments().drop_front(operandCount));
   llvm::append_range(inputs, residuals);
+  llvm::append_range(out.backwardInputs, llvm::seq<unsigned>(0, inputs.size()));
   out.backward = createLayer(
       layer.getLoc(), (layer.getName() + ".backward" + suffix).str(),
       ValueRange(inputs).getTypes(), ValueRange(gradients).getTypes());
   IRMapping map;
   map.map(inputs, out.backward.getArguments());
   cloneSlice(body, out.backward, map, gradients);
+  simplify(out.backward);
   builder.insert(out.backward);
   return out;
 }

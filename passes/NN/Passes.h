@@ -12,6 +12,9 @@ namespace mgq::nn {
 /// Which forward values backward computes again rather than keeps.
 enum class Recompute { None, Cheap, Full };
 
+/// Whether gradients of weights are calls of their own.
+enum class SplitWeights { Never, Always, Auto };
+
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
 #include "passes/NN/Passes.h.inc"

@@ -58,7 +58,9 @@ def DifferentiatePass : Pass<"nn-differentiate", "::mlir::ModuleOp"> {
     `@layer.backward`; more activities of a layer get the suffixes `.1`, `.2`.
     Values that backward takes from forward are extra results of the call,
     unless they are operands or results of it already. What nothing trainable
-    lies below stays a call of the layer.
+    lies below stays a call of the layer. With `split-weights`, gradients of
+    parameters that take products are results of a second function,
+    `@layer.backward_weight`, called in phase "weight".
   }];
   let options = [
     Option<"recompute", "recompute", "::mgq::nn::Recompute", /*default=*/"::mgq::nn::Recompute::None",
@@ -66,7 +68,13 @@ def DifferentiatePass : Pass<"nn-differentiate", "::mlir::ModuleOp"> {
            [{::llvm::cl::values(
              clEnumValN(::mgq::nn::Recompute::None, "none", "views only"),
              clEnumValN(::mgq::nn::Recompute::Cheap, "cheap", "also norms, activations, elementwise ops"),
-             clEnumValN(::mgq::nn::Recompute::Full, "full", "everything but the layer's operands"))}]>
+             clEnumValN(::mgq::nn::Recompute::Full, "full", "everything but the layer's operands"))}]>,
+    Option<"splitWeights", "split-weights", "::mgq::nn::SplitWeights", /*default=*/"::mgq::nn::SplitWeights::Never",
+           "Whether gradients of weights are calls of their own.",
+           [{::llvm::cl::values(
+             clEnumValN(::mgq::nn::SplitWeights::Never, "never", "one backward call per layer"),
+             clEnumValN(::mgq::nn::SplitWeights::Always, "always", "a backward and a weight call per layer"),
+             clEnumValN(::mgq::nn::SplitWeights::Auto, "auto", "where weight gradients are much of the work"))}]>
   ];
   let dependentDialects = ["::mgq::nn::NNDialect", "::mlir::func::FuncDialect"];
 }
@@ -75,9 +83,11 @@ def CheckDifferentiatedPass : Pass<"nn-check-differentiated", "::mlir::ModuleOp"
   let summary = "Check what holds after nn-differentiate";
   let description = [{
     `@train` holds parameters, calls with a phase and an instance, forward calls
-    first, and a return; every trainable parameter has a gradient, of its type;
-    every backward call lies above a trainable parameter; a layer function is
-    called with as many operands and results as it has.
+    first, and a return; every trainable parameter has a gradient, of its type,
+    and every gradient is a result of its own of a backward or weight call; every
+    such call lies above a trainable parameter. A weight call stands right after
+    the backward call of its instance, if there is one, and no call waits for
+    it. A layer function is called with as many operands and results as it has.
   }];
 }
 

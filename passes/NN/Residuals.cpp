@@ -21,6 +21,11 @@
 //   cheap      also elementwise ops, data movement, norms, reductions
 //   full       every op; only operands are kept
 //
+// The same choice parts the gradients of weights from those of activations
+// (SplitBackward.cpp): "forward" is then what gives the latter, "backward" the
+// products and sums behind it that only the former need. An argument that no
+// neighbour keeps, such as a residual of the layer's own, costs all its bytes.
+//
 //===----------------------------------------------------------------------===//
 
 #include "dialects/NN/NNBuild.h"
@@ -50,8 +55,7 @@ static bool isElementwise(Operation *op) {
   return isa<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, RopeOp>(op);
 }
 
-/// Cheap enough to run again with --recompute=cheap.
-static bool isCheap(Operation *op) {
+bool mgq::nn::isCheap(Operation *op) {
   return isView(op) || isElementwise(op) ||
          isa<SliceOp, PadOp, ConcatOp, GatherOp, CumsumOp, ReduceOp,
              LayerNormOp, RMSNormOp, SoftmaxOp, LogSoftmaxOp>(op);
@@ -61,12 +65,9 @@ namespace {
 /// The network of the values that backward may need.
 class ResidualCut {
 public:
-  ResidualCut(Block &joint, ValueRange results,
-              const llvm::DenseSet<Value> &isBackward,
-              const llvm::BitVector &params, Recompute recompute)
-      : params(params), recompute(recompute) {
-    findForward(results);
-    findStatic(joint, isBackward);
+  explicit ResidualCut(const ResidualProblem &problem) : problem(problem) {
+    findForward(problem.results);
+    findStatic();
     source = network.addNode();
     sink = network.addNode();
   }
@@ -78,15 +79,16 @@ public:
 
 private:
   void findForward(ValueRange results);
-  void findStatic(Block &joint, const llvm::DenseSet<Value> &isBackward);
+  void findStatic();
+  bool isFree(BlockArgument argument) const;
+  bool isUnshared(BlockArgument argument) const;
   bool mayRunAgain(Operation *op) const;
   int64_t price(Value value) const;
   unsigned visit(Value value);
 
   FlowNetwork network;
   unsigned source, sink;
-  const llvm::BitVector &params;
-  Recompute recompute;
+  const ResidualProblem &problem;
   /// What the layer's results need, and the results themselves.
   llvm::DenseSet<Operation *> forward;
   llvm::DenseSet<Value> results;
@@ -106,13 +108,23 @@ void ResidualCut::findForward(ValueRange values) {
         llvm::append_range(stack, op->getOperands());
 }
 
-void ResidualCut::findStatic(Block &joint,
-                             const llvm::DenseSet<Value> &isBackward) {
-  for (BlockArgument argument : joint.getArguments())
-    if (!isBackward.contains(argument) &&
-        (params.test(argument.getArgNumber()) || !isFloat(argument)))
+/// Whether nobody but this layer keeps an argument.
+bool ResidualCut::isUnshared(BlockArgument argument) const {
+  unsigned i = argument.getArgNumber();
+  return i < problem.unshared.size() && problem.unshared.test(i);
+}
+
+/// Whether an argument stays in memory anyway.
+bool ResidualCut::isFree(BlockArgument argument) const {
+  return problem.params.test(argument.getArgNumber()) ||
+         (!isFloat(argument) && !isUnshared(argument));
+}
+
+void ResidualCut::findStatic() {
+  for (BlockArgument argument : problem.graph.getArguments())
+    if (!problem.isBackward.contains(argument) && isFree(argument))
       isStatic.insert(argument);
-  for (Operation &op : joint.without_terminator())
+  for (Operation &op : problem.graph.without_terminator())
     if (isa<ConstantOp>(op) ||
         (isCheap(&op) && llvm::all_of(op.getOperands(), [&](Value value) {
            return isStatic.contains(value);
@@ -121,10 +133,10 @@ void ResidualCut::findStatic(Block &joint,
 }
 
 bool ResidualCut::mayRunAgain(Operation *op) const {
-  if (recompute == Recompute::Full || !forward.contains(op) || isView(op) ||
-      isStatic.contains(op->getResult(0)))
+  if (problem.recompute == Recompute::Full || !forward.contains(op) ||
+      isView(op) || isStatic.contains(op->getResult(0)))
     return true;
-  if (recompute == Recompute::Cheap)
+  if (problem.recompute == Recompute::Cheap)
     return isCheap(op);
   return isElementwise(op) && llvm::none_of(op->getResults(), isFloat);
 }
@@ -132,12 +144,11 @@ bool ResidualCut::mayRunAgain(Operation *op) const {
 int64_t ResidualCut::price(Value value) const {
   constexpr int64_t kUnit = 16;
   if (auto argument = dyn_cast<BlockArgument>(value)) {
-    if (params.test(argument.getArgNumber()) || !isFloat(argument) ||
-        recompute == Recompute::Full)
+    if (isFree(argument) || problem.recompute == Recompute::Full)
       return 0;
-    return bytesOf(value) * kUnit / 2;
+    return bytesOf(value) * kUnit / (isUnshared(argument) ? 1 : 2);
   }
-  if (recompute == Recompute::Full)
+  if (problem.recompute == Recompute::Full)
     return FlowNetwork::kInfinite;
   if (results.contains(value))
     return bytesOf(value) * kUnit / 2;
@@ -186,30 +197,27 @@ llvm::SetVector<Value> ResidualCut::solve(ArrayRef<Value> uses) {
   return kept;
 }
 
-SmallVector<Value>
-mgq::nn::chooseResiduals(Block &joint, ValueRange results, ValueRange gradients,
-                         const llvm::DenseSet<Value> &isBackward,
-                         const llvm::BitVector &params, Recompute recompute) {
+SmallVector<Value> mgq::nn::chooseResiduals(const ResidualProblem &problem) {
   SmallVector<Value> uses;
   auto note = [&](Value value) {
-    if (!isBackward.contains(value))
+    if (!problem.isBackward.contains(value))
       uses.push_back(value);
   };
-  for (Operation &op : joint.without_terminator())
-    if (isBackward.contains(op.getResult(0)))
+  for (Operation &op : problem.graph.without_terminator())
+    if (problem.isBackward.contains(op.getResult(0)))
       llvm::for_each(op.getOperands(), note);
-  llvm::for_each(gradients, note);
+  llvm::for_each(problem.gradients, note);
 
-  ResidualCut cut(joint, results, isBackward, params, recompute);
+  ResidualCut cut(problem);
   for (Value value : uses)
     cut.addUse(value);
   llvm::SetVector<Value> kept = cut.solve(uses);
 
   SmallVector<Value> ordered;
-  for (Value argument : joint.getArguments())
+  for (Value argument : problem.graph.getArguments())
     if (kept.contains(argument))
       ordered.push_back(argument);
-  for (Operation &op : joint.without_terminator())
+  for (Operation &op : problem.graph.without_terminator())
     for (Value result : op.getResults())
       if (kept.contains(result))
         ordered.push_back(result);

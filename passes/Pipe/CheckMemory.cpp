@@ -1,7 +1,8 @@
 //===- CheckMemory.cpp - Each call reads what was written for it ----------===//
 //
 // Keeps the set of written ranges in the order in which the sequences run. A
-// read of a range whose last write was another range is a broken plan.
+// read of a range whose last write was another range is a broken plan. What a
+// rank receives counts as written before the sequence that reads it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -36,56 +37,100 @@ static void record(Writes &writes, int64_t begin, int64_t end, Operation *op) {
   writes[begin] = {end, op};
 }
 
-/// Checks the reads of one call against the writes so far; adds its writes.
-static LogicalResult checkCall(CallOp call, int64_t persistent,
-                               Writes &writes) {
-  int64_t reads = call.getArgs().size() - call.getResults();
-  for (auto [i, arg] : llvm::enumerate(call.getArgs())) {
-    auto range = dyn_cast<ArenaAttr>(arg);
-    if (!range)
-      continue;
-    int64_t begin = range.getOffset(), end = begin + range.getBytes();
-    if (int64_t(i) >= reads) {
-      record(writes, begin, end, call);
-      continue;
+namespace {
+/// Writes of the arena, and of a slot of the chunk whose sequences run.
+struct Memory {
+  int64_t persistent = 0; // the runtime writes what lies before
+  Writes arena, slot;
+
+  void write(Attribute place, Operation *op) {
+    if (auto range = dyn_cast_or_null<ArenaAttr>(place))
+      record(arena, range.getOffset(), range.getOffset() + range.getBytes(),
+             op);
+    if (auto range = dyn_cast_or_null<SlotAttr>(place))
+      record(slot, range.getOffset(), range.getOffset() + range.getBytes(), op);
+  }
+  bool isWhole(Attribute place) const {
+    auto find = [](const Writes &writes, int64_t begin, int64_t end) {
+      auto it = writes.find(begin);
+      return it != writes.end() && it->second.end == end;
+    };
+    if (auto range = dyn_cast<ArenaAttr>(place)) {
+      int64_t end = range.getOffset() + range.getBytes();
+      return end <= persistent || find(arena, range.getOffset(), end);
     }
-    if (end <= persistent)
+    if (auto range = dyn_cast<SlotAttr>(place))
+      return find(slot, range.getOffset(),
+                  range.getOffset() + range.getBytes());
+    return true; // a weight
+  }
+};
+} // namespace
+
+/// Checks the reads of a sequence against the writes so far; adds its writes.
+static LogicalResult checkSequence(SequenceOp sequence, Memory &memory) {
+  for (Operation &op : sequence.getBody().front()) {
+    if (auto load = dyn_cast<LoadOp>(op))
+      memory.write(load.getPlace(), load);
+    auto call = dyn_cast<CallOp>(op);
+    if (!call)
       continue;
-    auto it = writes.find(begin);
-    if (it == writes.end() || it->second.end != end)
-      return call.emitOpError("reads ")
-             << range << " of argument " << i
-             << ", which no call wrote or a later one wrote over";
+    int64_t reads = call.getArgs().size() - call.getResults();
+    for (auto [i, arg] : llvm::enumerate(call.getArgs()))
+      if (int64_t(i) >= reads)
+        memory.write(arg, call);
+      else if (!memory.isWhole(arg))
+        return call.emitOpError("reads ")
+               << arg << " of argument " << i
+               << ", which no call wrote or a later one wrote over";
   }
   return success();
 }
 
-/// Checks sequences that run one after the other on the same micro-batch.
-static LogicalResult checkOrder(RankOp rank, ArrayRef<SequenceKind> kinds) {
-  auto memory = rank.getMemory();
-  if (!memory)
+/// Checks sequences that run one after the other on the same micro-batch, each
+/// after what `kinds` says has arrived.
+static LogicalResult
+checkOrder(RankOp rank, int64_t chunk,
+           ArrayRef<std::pair<SequenceKind, std::optional<EdgeKind>>> kinds) {
+  auto sizes = rank.getMemory();
+  if (!sizes)
     return success();
-  // Weights, gradients, optimizer and inputs are written by the runtime.
-  int64_t persistent =
-      (*memory)[0] + (*memory)[1] + (*memory)[2] + (*memory)[3];
-  Writes writes;
-  for (SequenceKind kind : kinds)
-    if (SequenceOp sequence = rank.getSequence(kind))
-      for (CallOp call : sequence.getOps<CallOp>())
-        if (failed(checkCall(call, persistent, writes)))
-          return failure();
+  Memory memory;
+  // Weights, gradients, optimizer and cells.
+  memory.persistent = (*sizes)[0] + (*sizes)[1] + (*sizes)[2] + (*sizes)[3];
+  auto module = rank->getParentOfType<ModuleOp>();
+  for (const auto &step : kinds) {
+    SequenceOp sequence = rank.getSequence(step.first, chunk);
+    std::optional<EdgeKind> arrives = step.second;
+    if (arrives)
+      rank.getBody().walk([&](RecvOp recv) {
+        auto edge = module.lookupSymbol<EdgeOp>(recv.getEdge());
+        if (edge && edge.getKind() == *arrives &&
+            int64_t(edge.getTo()) == chunk)
+          memory.write(recv.getPlaceAttr(), recv);
+      });
+    if (sequence && failed(checkSequence(sequence, memory)))
+      return failure();
+  }
   return success();
 }
 
 namespace {
 struct CheckMemoryPass : mgq::pipe::impl::CheckMemoryPassBase<CheckMemoryPass> {
   void runOnOperation() override {
-    for (RankOp rank : getOperation().getOps<RankOp>())
-      if (failed(checkOrder(rank,
-                            {SequenceKind::Forward, SequenceKind::Backward})) ||
-          failed(checkOrder(rank, {SequenceKind::Evaluate})) ||
-          failed(checkOrder(rank, {SequenceKind::Count})))
+    for (RankOp rank : getOperation().getOps<RankOp>()) {
+      if (failed(checkOrder(rank, -1, {{SequenceKind::Count, std::nullopt}})))
         return signalPassFailure();
+      for (PlaceSlotsOp slots : rank.getOps<PlaceSlotsOp>())
+        if (failed(checkOrder(rank, slots.getChunk(),
+                              {{SequenceKind::Forward, EdgeKind::Activation},
+                               {SequenceKind::Backward, EdgeKind::Gradient},
+                               {SequenceKind::Weight, std::nullopt}})) ||
+            failed(
+                checkOrder(rank, slots.getChunk(),
+                           {{SequenceKind::Evaluate, EdgeKind::Evaluation}})))
+          return signalPassFailure();
+    }
     markAllAnalysesPreserved();
   }
 };

@@ -4,36 +4,64 @@
 include "mlir/Pass/PassBase.td"
 
 def PartitionStagesPass : Pass<"pipe-partition-stages", "::mlir::ModuleOp"> {
-  let summary = "Give every layer call of @train, @model and @count a stage";
+  let summary = "Cut the model into chunks, give chunks to stages";
   let description = [{
-    Sets `pipe.stage` on each call. A backward call gets the stage of its
-    forward call. One stage so far.
+    Asks the planner (passes/Planner) and writes its answer as `pipe.plan`. Each
+    call of @train and @model gets `pipe.chunk`; a backward call that of its
+    forward call. Calls that depend on graph inputs alone get none: chunks
+    repeat them. Layers that the plan recomputes run forward once more before
+    their backward call.
   }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
   let options = [
-    Option<"stages", "stages", "int64_t", /*default=*/"1", "Number of pipeline stages.">
+    Option<"stages", "stages", "int64_t", /*default=*/"0", "Pipeline stages; 0: chosen.">,
+    Option<"replicas", "replicas", "int64_t", /*default=*/"0", "Data-parallel replicas; 0: chosen.">,
+    Option<"ranks", "ranks", "int64_t", /*default=*/"1", "Stages x replicas.">,
+    Option<"microBatches", "micro-batches", "int64_t", /*default=*/"1", "Micro-batches per step and replica.">,
+    Option<"chunks", "chunks", "int64_t", /*default=*/"0", "Chunks a rank, for interleaved; 0: chosen.">,
+    Option<"schedule", "schedule", "std::string", /*default=*/"\"auto\"", "auto, gpipe, one_f_one_b, interleaved or zero_bubble.">,
+    Option<"partition", "partition", "std::string", /*default=*/"\"frozen_aware\"", "frozen_aware, uniform, parameters or flops.">,
+    Option<"recompute", "recompute", "std::string", /*default=*/"\"auto\"", "auto: where memory forces it; else never here.">,
+    Option<"frozen", "frozen", "std::string", /*default=*/"\"auto\"", "stage: the frozen prefix is not spread over ranks.">,
+    Option<"precision", "precision", "std::string", /*default=*/"\"f32\"", "For costs: f32, bf16 or layered.">,
+    Option<"target", "target", "std::string", /*default=*/"\"cpu\"", "For costs: cpu or cuda.">,
+    Option<"cluster", "cluster", "std::string", /*default=*/"", "Cluster file; empty: this machine.">,
+    Option<"profile", "profile", "std::string", /*default=*/"", "Profile of an earlier run.">,
+    ListOption<"cuts", "cuts", "std::string", "First layers of the stages but the first.">
   ];
 }
 
 def SchedulePass : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
   let summary = "Write the program of each rank for one step";
   let description = [{
-    Creates a `pipe.rank` per stage whose program runs forward and backward of
-    each micro-batch, then the optimizer. On one stage every schedule is the
-    same: a micro-batch ends before the next begins, so one slot is enough.
+    Creates a `pipe.rank` per stage from `pipe.plan`: forward, backward and
+    weight ops in the order of the schedule, then combine (all_reduce)
+    optimizer. Each micro-batch in flight in a chunk has a slot.
   }];
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
-  let options = [
-    Option<"microBatches", "micro-batches", "int64_t", /*default=*/"1", "Micro-batches per step and replica.">
-  ];
+}
+
+def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleOp"> {
+  let summary = "Send what one chunk makes and another reads";
+  let description = [{
+    Creates a `pipe.edge` per value that crosses chunks and reader, and for each
+    micro-batch a send after the op that makes it and a receive before the op
+    that reads it. Gradients travel only where a backward call gives one.
+    Tied parameters: accumulators go to the owner before `combine`, new values
+    to the users after `optimizer`. `after` orders what shares a slot.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 
 def PlanMemoryPass : Pass<"pipe-plan-memory", "::mlir::ModuleOp"> {
   let summary = "Place every value of a step in the rank's arena";
   let description = [{
     Turns the calls of @train, @model and @count into sequences of `pipe.call`
-    on arena ranges, and places parameters, inputs, outputs, gradients and loss.
-    Values of a micro-batch share memory when they are not alive together:
-    largest first, each at the lowest offset that is free while it lives.
+    on memory, and places parameters, inputs, outputs, gradients and loss.
+    What lives from one sequence of a chunk to the next, or crosses ranks, is in
+    the chunk's slots, the rest in a part that all sequences share. Values share
+    memory when they are not alive together: largest first, each at the lowest
+    offset that is free while it lives.
   }];
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
@@ -44,6 +72,22 @@ def CheckMemoryPass : Pass<"pipe-check-memory", "::mlir::ModuleOp"> {
     Walks the sequences of a rank in the order in which they run. The last
     write that touches a range read must be of exactly that range, or the range
     must belong to a parameter, an input or the seed.
+  }];
+}
+
+def CheckHazardsPass : Pass<"pipe-check-hazards", "::mlir::ModuleOp"> {
+  let summary = "Prove that ops which share memory are ordered";
+  let description = [{
+    Two ops of a rank that touch a common range of the arena, one of them
+    writing, must be ordered by events or by the compute stream.
+  }];
+}
+
+def CheckMessagesPass : Pass<"pipe-check-messages", "::mlir::ModuleOp"> {
+  let summary = "Prove that messages match and that no rank waits for ever";
+  let description = [{
+    Each send has one receive of the same edge and micro-batch, and the ranks'
+    programs, run side by side, come to their ends.
   }];
 }
 

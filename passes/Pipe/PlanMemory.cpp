@@ -2,24 +2,19 @@
 //
 // In: @train, @model and @count call layer functions on tensors; @kernels holds
 // the code of the layer functions with its scratch sizes; a pipe.rank holds
-// the program of a step. Out: the rank also holds placements and sequences.
+// the program of a step. Out: the rank also holds placements and sequences, and
+// messages have places.
 //
-//   arena: | weights | gradients | optimizer | inputs | activations | scratch |
+//   activations: | slots of chunk 0 | slots of chunk 1 | ... | shared |
 //
-// Weights (trainable ones, and frozen ones as kernels read them where that is
-// not as they are stored), gradients and optimizer state are there for the
-// whole run. Inputs (with the scalars that the runtime reads and writes) are
-// those of one micro-batch. Activations hold the values and residuals of one
-// micro-batch, each only while it is alive. Scratch belongs to the call that
-// runs.
+// Slots hold what micro-batches in flight keep; the shared part what lives in
+// one sequence only, and the values of an evaluation. Scratch belongs to the
+// call that runs, and to all_reduce.
 //
 //===----------------------------------------------------------------------===//
 
-#include "passes/Pipe/ArenaLayout.h"
-#include "passes/Pipe/Passes.h"
-
-#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
-#include "llvm/ADT/MapVector.h"
+#include "passes/Pipe/ChunkLayout.h"
+#include "passes/Pipe/RankMemory.h"
 
 namespace mgq::pipe {
 #define GEN_PASS_DEF_PLANMEMORYPASS
@@ -30,462 +25,467 @@ using namespace mlir;
 using namespace mgq::pipe;
 namespace nn = mgq::nn;
 
-/// Bytes of a tensor, dense; a boolean takes one byte.
-static int64_t byteSize(Type type) {
-  auto tensor = cast<RankedTensorType>(type);
-  int64_t bits = std::max(8u, tensor.getElementType().getIntOrFloatBitWidth());
-  return tensor.getNumElements() * bits / 8;
-}
+/// Most bytes of gradients that replicas exchange at once, per replica: enough
+/// for the speed of any link, little beside activations.
+static constexpr int64_t kExchangeBytes = int64_t(4) << 20;
 
 namespace {
 
-/// Where a value is: a range of the arena, or a mapped weight.
-using Place = Attribute;
+using Places = llvm::DenseMap<Value, Attribute>;
 
-/// A part of the arena that grows while things are placed in it.
-struct Region {
-  int64_t begin = 0;
-  int64_t bytes = 0;
-
-  int64_t take(int64_t size) {
-    int64_t offset = begin + bytes;
-    bytes += alignBytes(size);
-    return offset;
-  }
-};
-
-/// What one function (@train, @model, @count) contributes.
-struct Program {
-  func::FuncOp function;
-  SmallVector<func::CallOp> calls;
-  llvm::DenseMap<Value, Place> places;
-};
-
+/// Plans one rank.
 class Planner {
 public:
-  Planner(ModuleOp module, RankOp rank)
-      : module(module), rank(rank),
-        builder(OpBuilder::atBlockBegin(&rank.getBody().front())) {}
+  Planner(ModuleOp module, PlanOp plan, const StepGraph &graph,
+          const Kernels &kernels, ArrayRef<Crossing> crossings, RankOp rank)
+      : module(module), plan(plan), graph(graph), kernels(kernels),
+        crossings(crossings), rank(rank), stage(rank.getStage()),
+        builder(OpBuilder::atBlockBegin(&rank.getBody().front())),
+        memory(module, graph, kernels, stage) {}
 
   LogicalResult run();
 
 private:
-  LogicalResult readPrograms();
-  LLVM::LLVMFuncOp findKernel(StringRef name);
-  FlatSymbolRefAttr packFunction(func::CallOp call, unsigned operand);
-  void placePanels();
-  void addPrepareSequence();
-  LogicalResult placeParams();
-  LogicalResult placeInputs();
-  LogicalResult placeResults(Program &program);
-  void placeAccumulators(const llvm::DenseMap<StringAttr, int64_t> &ownOffsets);
-  LogicalResult placeGradients(ArrayRef<func::CallOp> backward);
-  void placeActivations(Program &program);
-  void addSequence(SequenceKind kind, Program &program,
-                   ArrayRef<func::CallOp> calls);
+  struct Chunk {
+    int64_t index, slotCount, slotsBegin;
+    ChunkLayout layout;
+    Places places; // of @train's values
+  };
+  struct Evaluated {
+    SmallVector<Value> values;
+    SmallVector<Lifetime> lifetimes;
+    llvm::DenseMap<int64_t, SmallVector<Value>> loads; // by chunk
+  };
 
-  ArenaAttr arena(int64_t offset, int64_t bytes) {
-    return ArenaAttr::get(builder.getContext(), offset, bytes);
+  void collectChunks();
+  SmallVector<func::CallOp> allCalls() const;
+  LogicalResult placeCells();
+  LogicalResult placeOutputs(const CallList &list);
+  void placeSlots();
+  Evaluated layOutEvaluation();
+  SmallVector<Value> layOutCount();
+  void addPrepareSequence();
+  void addSequence(SequenceKind kind, std::optional<int64_t> chunk,
+                   ArrayRef<func::CallOp> calls, ArrayRef<Value> loads,
+                   const Places &places);
+  LogicalResult placeGradients();
+  void placeMessages();
+  ArenaAttr scratch(StringRef kernel) {
+    return memory.arena(scratchBegin, kernels.scratchBytes(kernel));
   }
-  /// The scalar cell of this name in the inputs region, made on first use.
-  int64_t cell(StringRef name, Type type);
-  void setPlace(Program &program, Value value, Place place) {
-    program.places[value] = place;
+  bool isHere(int64_t chunk) const {
+    return llvm::is_contained(graph.stagesOf(chunk), stage);
   }
 
   ModuleOp module;
+  PlanOp plan;
+  const StepGraph &graph;
+  const Kernels &kernels;
+  ArrayRef<Crossing> crossings;
   RankOp rank;
+  int64_t stage;
   OpBuilder builder;
-  std::optional<SymbolTable> kernels;
-  Program train, model, count;
-  Region weights, gradients, optimizer, inputs;
-  int64_t activationBytes = 0, scratchSize = 0, activationBegin = 0;
-  llvm::StringMap<int64_t> cells;
-  llvm::DenseMap<unsigned, int64_t> accumulators; // by result of @train
-  llvm::MapVector<StringAttr, Place> paramPlaces;
-  /// By parameter and function that packs it: where the panels are.
-  llvm::MapVector<std::pair<StringAttr, StringAttr>, ArenaAttr> panels;
+  RankMemory memory;
+  SmallVector<Chunk, 0> chunks;
+  llvm::DenseSet<Value> inCells; // loss, seed
+  Places evaluated, counted;
+  int64_t sharedBegin = 0, sharedBytes = 0, activationBytes = 0,
+          scratchBegin = 0, scratchSize = 0;
 };
 
 } // namespace
 
-/// Body of a function in calls; anything else but param_ref and return is a
-/// broken invariant of the phases before.
-static LogicalResult readProgram(ModuleOp module, StringRef name,
-                                 Program &program) {
-  program.function = module.lookupSymbol<func::FuncOp>(name);
-  if (!program.function)
-    return success();
-  for (Operation &op : program.function.getBody().front()) {
-    if (auto call = dyn_cast<func::CallOp>(op))
-      program.calls.push_back(call);
-    else if (!isa<nn::ParamRefOp, func::ReturnOp>(op))
-      return op.emitError(
-                 "is not in a layer function; expected only calls in @")
-             << name;
-  }
-  return success();
+/// The argument of @train that holds the gradient of the loss.
+static Value seedOf(func::FuncOp train) {
+  for (BlockArgument argument : train.getArguments())
+    if (train.getArgAttr(argument.getArgNumber(), "nn.seed"))
+      return argument;
+  return nullptr;
 }
 
-LogicalResult Planner::readPrograms() {
-  if (failed(readProgram(module, "train", train)) ||
-      failed(readProgram(module, "model", model)) ||
-      failed(readProgram(module, "count", count)))
-    return failure();
-  if (!train.function || !model.function)
-    return module.emitError("has no @train or no @model to plan");
-  for (Program *program : {&train, &model, &count})
-    for (func::CallOp call : program->calls)
-      if (!findKernel(call.getCallee()))
-        return call.emitError("calls @")
-               << call.getCallee() << ", which has no code in @kernels";
-  return success();
-}
+void Planner::collectChunks() {
+  // The loss has a cell, unless gradients read it too.
+  Value loss = graph.train.returnOp()->getOperand(0);
+  if (llvm::none_of(loss.getUsers(),
+                    [](Operation *user) { return isa<func::CallOp>(user); }))
+    inCells.insert(loss);
+  if (Value seed = seedOf(graph.train.function()))
+    inCells.insert(seed);
 
-/// Weights: trainable ones with gradient and optimizer state; a frozen one
-/// stays in the mapped file unless its bytes lie there unaligned.
-LogicalResult Planner::placeParams() {
-  SmallVector<nn::ParamOp> params(module.getOps<nn::ParamOp>());
-  struct Home {
-    std::optional<int64_t> value, gradient, momentum, variance;
-  };
-  SmallVector<Home> homes(params.size());
-  for (auto [param, home] : llvm::zip_equal(params, homes)) {
-    int64_t bytes = param.getLength();
-    Type element = param.getTensorType().getElementType();
-    int64_t align = std::max(8u, element.getIntOrFloatBitWidth()) / 8;
-    if (param.isTrainable()) {
-      if (!element.isF32())
-        return param.emitError("not supported yet: training parameter ")
-               << param.getSymName() << " of type " << element
-               << "; supported: f32";
-      home.value = weights.take(bytes);
-    } else if (param.getOffset() % align != 0) {
-      home.value = weights.take(bytes);
-    }
-  }
-  placePanels();
-  gradients.begin = weights.begin + weights.bytes;
-  llvm::DenseMap<StringAttr, int64_t> ownOffsets;
-  for (auto [param, home] : llvm::zip_equal(params, homes))
-    if (param.isTrainable()) {
-      home.gradient = gradients.take(param.getLength());
-      ownOffsets[param.getSymNameAttr()] = *home.gradient;
-    }
-  placeAccumulators(ownOffsets);
-  for (auto [param, home] : llvm::zip_equal(params, homes))
-    if (home.value)
-      paramPlaces[param.getSymNameAttr()] =
-          arena(*home.value, param.getLength());
-    else
-      paramPlaces[param.getSymNameAttr()] = WeightAttr::get(
-          builder.getContext(), FlatSymbolRefAttr::get(param.getSymNameAttr()));
-
-  optimizer.begin = gradients.begin + gradients.bytes;
-  for (auto [param, home] : llvm::zip_equal(params, homes)) {
-    auto attr = [&](std::optional<int64_t> offset) {
-      return offset ? builder.getI64IntegerAttr(*offset) : IntegerAttr();
-    };
-    if (param.isTrainable()) {
-      home.momentum = optimizer.take(param.getLength());
-      home.variance = optimizer.take(param.getLength());
-    }
-    PlaceParamOp::create(builder, param.getLoc(),
-                         FlatSymbolRefAttr::get(param.getSymNameAttr()),
-                         attr(home.value), attr(home.gradient),
-                         attr(home.momentum), attr(home.variance));
-  }
-  return success();
-}
-
-int64_t Planner::cell(StringRef name, Type type) {
-  auto [it, inserted] = cells.try_emplace(name, 0);
-  if (inserted)
-    it->second = inputs.take(byteSize(type));
-  return it->second;
-}
-
-/// Inputs of one micro-batch, by name: @model, @train and @count read the same
-/// range.
-LogicalResult Planner::placeInputs() {
-  inputs.begin = optimizer.begin + optimizer.bytes;
-  cell("nn.seed", RankedTensorType::get({}, builder.getF32Type()));
-  // @model first: its arguments carry the limits.
-  for (Program *program : {&model, &train, &count}) {
-    if (!program->function)
+  for (int64_t chunk = 0; chunk < graph.chunks; ++chunk) {
+    if (!isHere(chunk))
       continue;
-    for (BlockArgument arg : program->function.getArguments()) {
-      unsigned i = arg.getArgNumber();
-      if (program->function.getArgAttr(i, "nn.seed")) {
-        setPlace(
-            *program, arg,
-            arena(cell("nn.seed", arg.getType()), byteSize(arg.getType())));
-        continue;
-      }
-      auto name =
-          program->function.getArgAttrOfType<StringAttr>(i, nn::kInputAttr);
-      if (!name)
-        return program->function.emitError("argument ")
-               << i << " is neither an input nor the seed";
-      std::string key = ("in:" + name.getValue()).str();
-      bool isNew = !cells.contains(key);
-      int64_t offset = cell(key, arg.getType());
-      setPlace(*program, arg, arena(offset, byteSize(arg.getType())));
-      if (isNew)
-        PlaceInputOp::create(
-            builder, arg.getLoc(), name, TypeAttr::get(arg.getType()),
-            builder.getI64IntegerAttr(offset),
-            program->function.getArgAttrOfType<IntegerAttr>(i, "nn.limit"),
-            program->function.getArgAttrOfType<IntegerAttr>(i, "nn.ignore"));
-    }
+    int64_t slots = 0;
+    auto count = [&](auto op) {
+      if (int64_t(op.getChunk()) == chunk)
+        slots = std::max<int64_t>(slots, op.getSlot() + 1);
+    };
+    for (ForwardOp op : rank.getOps<ForwardOp>())
+      count(op);
+    chunks.push_back(Chunk{chunk, slots, 0,
+                           ChunkLayout(graph, chunk, crossings, inCells),
+                           Places()});
   }
-  return success();
 }
 
-/// Loss, count and further outputs have fixed cells: the runtime reads them.
-LogicalResult Planner::placeResults(Program &program) {
-  if (!program.function)
+/// Every call that the rank may run.
+SmallVector<func::CallOp> Planner::allCalls() const {
+  SmallVector<func::CallOp> calls;
+  for (const Chunk &chunk : chunks)
+    for (SequenceKind kind : {SequenceKind::Forward, SequenceKind::Backward,
+                              SequenceKind::Weight, SequenceKind::Evaluate})
+      llvm::append_range(calls, graph.calls(kind, chunk.index));
+  llvm::append_range(calls, graph.count.calls());
+  return calls;
+}
+
+/// Outputs of @model and @count have fixed cells: the runtime reads them.
+LogicalResult Planner::placeOutputs(const CallList &list) {
+  if (!list.function())
     return success();
-  auto ret =
-      cast<func::ReturnOp>(program.function.getBody().front().getTerminator());
-  for (OpOperand &operand : ret->getOpOperands()) {
+  bool isCount = &list == &graph.count;
+  Places &places = isCount ? counted : evaluated;
+  for (OpOperand &operand : list.returnOp()->getOpOperands()) {
     unsigned i = operand.getOperandNumber();
     Value value = operand.get();
-    auto role = program.function.getResultAttrOfType<StringAttr>(i, "nn.loss");
+    auto role = list.function().getResultAttrOfType<StringAttr>(i, "nn.loss");
     auto output =
-        program.function.getResultAttrOfType<StringAttr>(i, nn::kOutputAttr);
-    std::string key;
-    if (role && (role.getValue() == "sum" || role.getValue() == "mean"))
-      key = "nn.loss";
-    else if ((role && role.getValue() == "count") ||
-             program.function.getSymName() == "count")
-      key = "nn.count";
-    else if (output)
-      key = ("out:" + output.getValue()).str();
-    else
-      continue; // a gradient
+        list.function().getResultAttrOfType<StringAttr>(i, nn::kOutputAttr);
     auto type = cast<RankedTensorType>(value.getType());
-    if (!StringRef(key).starts_with("out:") &&
+    if ((role || isCount) &&
         (!type.getElementType().isF32() || type.getNumElements() != 1))
-      return program.function.emitError("not supported yet: a loss of type ")
+      return list.function().emitError("not supported yet: a loss of type ")
              << type << "; supported: one f32";
-    int64_t offset = cell(key, type);
-    if (program.places.contains(value) || !value.getDefiningOp<func::CallOp>())
-      return program.function.emitError("not supported yet: output ")
+    auto call = StepGraph::producer(value);
+    std::string key = isCount  ? "count"
+                      : output ? ("out:" + output.getValue()).str()
+                               : "evaluated count";
+    if (places.contains(value) || !call)
+      return list.function().emitError("not supported yet: output ")
              << (output ? output.getValue() : StringRef(key))
              << " that is also an input, a parameter or another output";
-    setPlace(program, value, arena(offset, byteSize(type)));
-    if (&program == &model && output)
-      PlaceOutputOp::create(builder, program.function.getLoc(), output,
+    int64_t maker = StepGraph::chunkOf(call);
+    if (!isCount &&
+        graph.stageOf(maker < 0 ? graph.lossChunk : maker, 0) != stage)
+      continue;
+    ArenaAttr place = memory.cell(key, type);
+    places[value] = place;
+    if (isCount)
+      PlaceCountOp::create(builder, rank.getLoc(), place.getOffset());
+    else if (output)
+      PlaceOutputOp::create(builder, list.function().getLoc(), output,
                             TypeAttr::get(type),
-                            builder.getI64IntegerAttr(offset));
+                            builder.getI64IntegerAttr(place.getOffset()));
   }
   return success();
 }
 
-/// Calls `visit` with each gradient of @train: result number and parameter.
-static void
-forEachGradient(func::FuncOp function,
-                llvm::function_ref<void(unsigned, StringAttr)> visit) {
-  for (unsigned i = 0; i < function.getNumResults(); ++i)
-    if (auto param =
-            function.getResultAttrOfType<FlatSymbolRefAttr>(i, "nn.gradient"))
-      visit(i, param.getAttr());
-}
-
-/// Accumulators: the first use of a parameter adds to the parameter's own, each
-/// further use to one of its own.
-void Planner::placeAccumulators(
-    const llvm::DenseMap<StringAttr, int64_t> &ownOffsets) {
-  llvm::DenseSet<StringAttr> seen;
-  forEachGradient(train.function, [&](unsigned i, StringAttr param) {
-    Type type = train.function.getResultTypes()[i];
-    accumulators[i] = seen.insert(param).second
-                          ? ownOffsets.lookup(param)
-                          : gradients.take(byteSize(type));
-  });
-}
-
-LLVM::LLVMFuncOp Planner::findKernel(StringRef name) {
-  if (!kernels) {
-    auto code = module.lookupSymbol<ModuleOp>("kernels");
-    if (!code)
-      return nullptr;
-    kernels.emplace(code);
+LogicalResult Planner::placeCells() {
+  auto scalar = RankedTensorType::get({}, builder.getF32Type());
+  ArenaAttr seed = memory.cell("seed", scalar);
+  if (failed(placeOutputs(graph.model)) || failed(placeOutputs(graph.count)))
+    return failure();
+  Value loss = graph.train.returnOp()->getOperand(0);
+  auto lossType = cast<RankedTensorType>(loss.getType());
+  if (!lossType.getElementType().isF32() || lossType.getNumElements() != 1)
+    return graph.train.function().emitError(
+               "not supported yet: a loss of type ")
+           << lossType << "; supported: one f32";
+  Value seedArgument = seedOf(graph.train.function());
+  for (Chunk &chunk : chunks) {
+    if (seedArgument)
+      chunk.places[seedArgument] = seed;
+    if (chunk.index == graph.lossChunk && inCells.contains(loss))
+      chunk.places[loss] = memory.cell("loss", loss.getType());
   }
-  return kernels->lookup<LLVM::LLVMFuncOp>(name);
+  return success();
 }
 
-/// Bytes of scratch that a kernel asks for.
-static int64_t scratchBytes(LLVM::LLVMFuncOp code) {
-  auto bytes = code->getAttrOfType<IntegerAttr>("nn.scratch_bytes");
-  return bytes ? bytes.getInt() : 0;
+/// Slots of all chunks, then the shared part.
+void Planner::placeSlots() {
+  // One micro-batch in one chunk: its values may share all memory.
+  bool oneSlot = chunks.size() == 1 && chunks.front().slotCount <= 1;
+  int64_t at = memory.cells.end();
+  for (Chunk &chunk : chunks) {
+    chunk.layout.place(oneSlot);
+    chunk.slotsBegin = at;
+    at += chunk.layout.slotBytes() * chunk.slotCount;
+    PlaceSlotsOp::create(builder, rank.getLoc(), chunk.index, chunk.slotsBegin,
+                         chunk.layout.slotBytes(), chunk.slotCount);
+    sharedBytes = std::max(sharedBytes, chunk.layout.sharedBytes());
+  }
+  // Evaluations keep nothing: they may use the only slot as well.
+  sharedBegin = oneSlot ? memory.cells.end() : at;
+  for (Chunk &chunk : chunks)
+    for (const PlacedValue &value : chunk.layout.values()) {
+      int64_t offset = value.lifetime.offset, bytes = value.lifetime.bytes;
+      chunk.places[value.value] =
+          value.inSlot ? Attribute(SlotAttr::get(builder.getContext(),
+                                                 chunk.index, offset, bytes))
+                       : Attribute(memory.arena(sharedBegin + offset, bytes));
+    }
+  activationBytes = at - memory.cells.end();
 }
 
-/// The function that packs what the kernel reads as this operand, or null: the
-/// kernel reads the parameter as it is stored.
-FlatSymbolRefAttr Planner::packFunction(func::CallOp call, unsigned operand) {
-  auto packed =
-      findKernel(call.getCallee())->getAttrOfType<ArrayAttr>("nn.packed");
-  return packed ? dyn_cast<FlatSymbolRefAttr>(packed[operand])
-                : FlatSymbolRefAttr();
-}
-
-/// Room for each frozen weight in each form in which kernels read it.
-void Planner::placePanels() {
-  for (Program *program : {&train, &model, &count})
-    for (func::CallOp call : program->calls)
-      for (auto [i, operand] : llvm::enumerate(call.getOperands())) {
-        auto ref = operand.getDefiningOp<nn::ParamRefOp>();
-        FlatSymbolRefAttr pack = ref ? packFunction(call, i) : nullptr;
-        if (!pack)
+/// One record goes through all chunks of the rank in turn. What is sent stays
+/// until the end of the record.
+Planner::Evaluated Planner::layOutEvaluation() {
+  Evaluated out;
+  llvm::DenseMap<Value, size_t> index;
+  int64_t step = 0;
+  auto add = [&](Value value, int64_t begin) {
+    if (evaluated.contains(value) ||
+        !index.try_emplace(value, out.values.size()).second)
+      return false;
+    out.values.push_back(value);
+    out.lifetimes.push_back({byteSize(value.getType()), begin, begin, -1});
+    return true;
+  };
+  SmallVector<Value> sent;
+  for (const Chunk &chunk : chunks) {
+    if (graph.stageOf(chunk.index, 0) != stage)
+      continue;
+    // A value that several chunks of the rank get comes once for each, always
+    // to one place.
+    for (const Crossing &crossing : crossings)
+      if (crossing.kind == EdgeKind::Evaluation && crossing.to == chunk.index)
+        add(crossing.value, step);
+    int64_t arrival = step++;
+    for (func::CallOp call : graph.calls(SequenceKind::Evaluate, chunk.index)) {
+      for (Value operand : call.getOperands()) {
+        if (operand.getDefiningOp<nn::ParamRefOp>())
           continue;
-        auto &place = panels[{ref.getParamAttr().getAttr(), pack.getAttr()}];
-        if (place)
-          continue;
-        auto args =
-            findKernel(pack.getValue())->getAttrOfType<ArrayAttr>("nn.args");
-        auto type = cast<MemRefType>(cast<TypeAttr>(args[1]).getValue());
-        int64_t bytes = byteSize(
-            RankedTensorType::get(type.getShape(), type.getElementType()));
-        place = arena(weights.take(bytes), bytes);
+        if (isa<BlockArgument>(operand)) {
+          add(operand, arrival);
+          if (!llvm::is_contained(out.loads[chunk.index], operand))
+            out.loads[chunk.index].push_back(operand);
+        }
+        if (auto it = index.find(operand); it != index.end())
+          out.lifetimes[it->second].end =
+              std::max(out.lifetimes[it->second].end, step);
       }
+      for (Value result : call.getResults())
+        add(result, step);
+      ++step;
+    }
+    for (const Crossing &crossing : crossings)
+      if (crossing.kind == EdgeKind::Evaluation && crossing.from == chunk.index)
+        sent.push_back(crossing.value);
+    ++step;
+  }
+  for (Value value : sent)
+    if (auto it = index.find(value); it != index.end())
+      out.lifetimes[it->second].end = step;
+  sharedBytes = std::max(sharedBytes, layOut(out.lifetimes));
+  for (auto [value, lifetime] : llvm::zip_equal(out.values, out.lifetimes))
+    evaluated[value] =
+        memory.arena(sharedBegin + lifetime.offset, lifetime.bytes);
+  return out;
+}
+
+/// Places the values of @count; returns the inputs that it loads.
+SmallVector<Value> Planner::layOutCount() {
+  SmallVector<Value> values, loads;
+  SmallVector<Lifetime> lifetimes;
+  llvm::DenseMap<Value, size_t> index;
+  int64_t step = 0;
+  for (func::CallOp call : graph.count.calls()) {
+    ++step;
+    for (Value operand : call.getOperands()) {
+      if (operand.getDefiningOp<nn::ParamRefOp>())
+        continue;
+      if (isa<BlockArgument>(operand) &&
+          index.try_emplace(operand, values.size()).second) {
+        loads.push_back(operand);
+        values.push_back(operand);
+        lifetimes.push_back({byteSize(operand.getType()), 0, 0, -1});
+      }
+      if (auto it = index.find(operand); it != index.end())
+        lifetimes[it->second].end = step;
+    }
+    for (Value result : call.getResults())
+      if (!counted.contains(result) &&
+          index.try_emplace(result, values.size()).second) {
+        values.push_back(result);
+        lifetimes.push_back({byteSize(result.getType()), step, step, -1});
+      }
+  }
+  sharedBytes = std::max(sharedBytes, layOut(lifetimes));
+  for (auto [value, lifetime] : llvm::zip_equal(values, lifetimes))
+    counted[value] =
+        memory.arena(sharedBegin + lifetime.offset, lifetime.bytes);
+  return loads;
 }
 
 /// Packs the weights once, when they have been loaded.
 void Planner::addPrepareSequence() {
-  if (panels.empty())
+  if (memory.panels.empty())
     return;
-  auto sequence =
-      SequenceOp::create(builder, rank.getLoc(), SequenceKind::PrepareFrozen);
+  auto sequence = SequenceOp::create(
+      builder, rank.getLoc(), SequenceKind::PrepareFrozen, IntegerAttr());
   OpBuilder body(builder.getContext());
   body.createBlock(&sequence.getBody());
-  for (auto &[key, place] : panels) {
+  for (auto &[key, place] : memory.panels) {
     auto [param, pack] = key;
     CallOp::create(body, rank.getLoc(), pack.getValue(),
-                   builder.getArrayAttr({paramPlaces.lookup(param), place}),
-                   /*results=*/1,
-                   arena(activationBegin + activationBytes,
-                         scratchBytes(findKernel(pack.getValue()))),
-                   StringAttr());
+                   builder.getArrayAttr({memory.params.lookup(param), place}),
+                   /*results=*/1, scratch(pack.getValue()), StringAttr());
   }
 }
 
-/// Lifetimes of call results that have no place yet, and their layout. What
-/// @train returns is a gradient: it is added up right after its call.
-void Planner::placeActivations(Program &program) {
-  llvm::DenseMap<Operation *, int64_t> position;
-  for (auto [i, call] : llvm::enumerate(program.calls))
-    position[call] = i;
-  SmallVector<Value> values;
-  SmallVector<Lifetime> lifetimes;
-  for (auto [i, call] : llvm::enumerate(program.calls)) {
-    for (Value result : call.getResults()) {
-      if (program.places.contains(result))
-        continue;
-      Lifetime lifetime{byteSize(result.getType()), int64_t(i), int64_t(i)};
-      for (Operation *user : result.getUsers())
-        if (auto it = position.find(user); it != position.end())
-          lifetime.end = std::max(lifetime.end, it->second);
-      values.push_back(result);
-      lifetimes.push_back(lifetime);
-    }
-    scratchSize = std::max(
-        scratchSize, alignBytes(scratchBytes(findKernel(call.getCallee()))));
-  }
-  activationBytes = std::max(activationBytes, layOut(lifetimes));
-  for (auto [value, lifetime] : llvm::zip_equal(values, lifetimes))
-    setPlace(program, value,
-             arena(activationBegin + lifetime.offset, lifetime.bytes));
-}
-
-void Planner::addSequence(SequenceKind kind, Program &program,
-                          ArrayRef<func::CallOp> calls) {
-  auto sequence = SequenceOp::create(builder, rank.getLoc(), kind);
+void Planner::addSequence(SequenceKind kind, std::optional<int64_t> chunk,
+                          ArrayRef<func::CallOp> calls, ArrayRef<Value> loads,
+                          const Places &places) {
+  auto sequence = SequenceOp::create(builder, rank.getLoc(), kind,
+                                     chunk ? builder.getI64IntegerAttr(*chunk)
+                                           : IntegerAttr());
   OpBuilder body(builder.getContext());
   body.createBlock(&sequence.getBody());
+  for (Value value : loads) {
+    auto argument = cast<BlockArgument>(value);
+    auto function = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+    unsigned i = argument.getArgNumber();
+    auto name = function.getArgAttrOfType<StringAttr>(i, nn::kInputAttr);
+    // @model's arguments carry the limits.
+    func::FuncOp model = graph.model.function();
+    IntegerAttr limit, ignore;
+    for (unsigned j = 0; j < model.getNumArguments(); ++j)
+      if (model.getArgAttr(j, nn::kInputAttr) == name) {
+        limit = model.getArgAttrOfType<IntegerAttr>(j, "nn.limit");
+        ignore = model.getArgAttrOfType<IntegerAttr>(j, "nn.ignore");
+      }
+    LoadOp::create(body, value.getLoc(), name, TypeAttr::get(value.getType()),
+                   places.lookup(value), limit, ignore);
+  }
   for (func::CallOp call : calls) {
     SmallVector<Attribute> args;
-    for (auto [i, value] : llvm::enumerate(call.getOperands())) {
-      auto ref = value.getDefiningOp<nn::ParamRefOp>();
-      if (!ref) {
-        args.push_back(program.places.lookup(value));
-        continue;
-      }
-      StringAttr param = ref.getParamAttr().getAttr();
-      if (FlatSymbolRefAttr pack = packFunction(call, i))
-        args.push_back(panels.lookup({param, pack.getAttr()}));
-      else
-        args.push_back(paramPlaces.lookup(param));
-    }
+    for (auto [i, value] : llvm::enumerate(call.getOperands()))
+      args.push_back(value.getDefiningOp<nn::ParamRefOp>()
+                         ? memory.placeOf(call, i)
+                         : places.lookup(value));
     for (Value value : call.getResults())
-      args.push_back(program.places.lookup(value));
-    auto instance = call->getAttrOfType<StringAttr>("nn.instance");
+      args.push_back(places.lookup(value));
     CallOp::create(body, call.getLoc(), call.getCallee(),
                    builder.getArrayAttr(args), call.getNumResults(),
-                   arena(activationBegin + activationBytes,
-                         scratchBytes(findKernel(call.getCallee()))),
-                   instance);
+                   scratch(call.getCallee()),
+                   call->getAttrOfType<StringAttr>(nn::kInstanceAttr));
   }
 }
 
-/// Whether a call of @train belongs to the backward pass.
-static bool isBackward(func::CallOp call) {
-  auto phase = call->getAttrOfType<StringAttr>("nn.phase");
-  return phase && phase.getValue() == "backward";
-}
-
-/// Where backward leaves each gradient, and when it is added to what.
-LogicalResult Planner::placeGradients(ArrayRef<func::CallOp> backward) {
-  Operation *ret = train.function.getBody().front().getTerminator();
+/// Where calls leave gradients, and when they are added to what.
+LogicalResult Planner::placeGradients() {
+  Operation *ret = graph.train.returnOp();
   LogicalResult result = success();
-  forEachGradient(train.function, [&](unsigned i, StringAttr param) {
+  forEachGradient(graph.train.function(), [&](unsigned i, StringAttr param) {
     Value value = ret->getOperand(i);
-    auto call = value.getDefiningOp<func::CallOp>();
-    const auto *at = llvm::find(backward, call);
-    if (!call || at == backward.end()) {
-      result = train.function.emitError("gradient of @")
+    auto call = StepGraph::producer(value);
+    if (!call || phaseOf(call) == SequenceKind::Forward) {
+      result = graph.train.function().emitError("gradient of @")
                << param.getValue() << " is not the result of a backward call";
       return;
     }
-    PlaceGradientOp::create(
-        builder, value.getLoc(), param.getValue(),
-        cast<ArenaAttr>(train.places.lookup(value)).getOffset(),
-        accumulators.lookup(i), at - backward.begin());
+    SequenceKind kind = graph.sequenceOf(call);
+    for (const Chunk &chunk : chunks)
+      if (chunk.index == StepGraph::chunkOf(call)) {
+        ArrayRef<func::CallOp> calls = graph.calls(kind, chunk.index);
+        PlaceGradientOp::create(builder, value.getLoc(), param.getValue(), i,
+                                chunk.index, chunk.places.lookup(value),
+                                memory.accumulator(i),
+                                llvm::find(calls, call) - calls.begin(),
+                                kind == SequenceKind::Weight);
+      }
   });
   return result;
 }
 
-LogicalResult Planner::run() {
-  if (failed(readPrograms()) || failed(placeParams()) || failed(placeInputs()))
-    return failure();
-  for (Program *program : {&train, &model, &count})
-    if (failed(placeResults(*program)))
-      return failure();
-  activationBegin = inputs.begin + inputs.bytes;
-  for (Program *program : {&train, &model, &count})
-    placeActivations(*program);
-
-  auto *firstBackward = llvm::find_if(train.calls, isBackward);
-  ArrayRef<func::CallOp> forward(train.calls.begin(), firstBackward);
-  ArrayRef<func::CallOp> backward(firstBackward, train.calls.end());
-  if (failed(placeGradients(backward)))
-    return failure();
-  auto offsetOf = [&](StringRef key) {
-    auto it = cells.find(key);
-    return it == cells.end() ? IntegerAttr()
-                             : builder.getI64IntegerAttr(it->second);
+/// Gives sends and receives, and all_reduce, their ranges.
+void Planner::placeMessages() {
+  SymbolTable symbols(module);
+  auto placeOf = [&](EdgeOp edge, bool isSend) -> Attribute {
+    int64_t call = int64_t(edge.getCall());
+    switch (edge.getKind()) {
+    case EdgeKind::Accumulator:
+      return memory.arena(memory.accumulator(call), byteSize(edge.getType()));
+    case EdgeKind::Parameter:
+      return memory.valueOf(edge.getParamAttr().getAttr());
+    case EdgeKind::Evaluation:
+      return evaluated.lookup(graph.model.result(call, edge.getResult()));
+    default: {
+      Value value = graph.train.result(call, edge.getResult());
+      for (const Chunk &chunk : chunks)
+        if (chunk.index == int64_t(isSend ? edge.getFrom() : edge.getTo()))
+          return chunk.places.lookup(value);
+      return Attribute();
+    }
+    }
   };
-  PlaceLossOp::create(builder, rank.getLoc(), offsetOf("nn.loss"),
-                      offsetOf("nn.count"), offsetOf("nn.seed"));
+  rank.getBody().walk([&](Operation *op) {
+    if (auto send = dyn_cast<SendOp>(op))
+      send.setPlaceAttr(
+          placeOf(symbols.lookup<EdgeOp>(send.getEdge()), /*isSend=*/true));
+    if (auto recv = dyn_cast<RecvOp>(op))
+      recv.setPlaceAttr(
+          placeOf(symbols.lookup<EdgeOp>(recv.getEdge()), /*isSend=*/false));
+    if (auto reduce = dyn_cast<AllReduceOp>(op))
+      reduce.setPlaceAttr(memory.ownedGradients());
+  });
+}
 
+LogicalResult Planner::run() {
+  collectChunks();
+  SmallVector<func::CallOp> calls = allCalls();
+  for (func::CallOp call : calls)
+    if (!kernels.find(call.getCallee()))
+      return call.emitError("calls @")
+             << call.getCallee() << ", which has no code in @kernels";
+  if (failed(memory.placeParams(builder, calls)) || failed(placeCells()))
+    return failure();
+  placeSlots();
+  Evaluated evaluation = layOutEvaluation();
+  SmallVector<Value> countLoads = layOutCount();
+  // Where a single slot holds everything, evaluations overlap it.
+  activationBytes =
+      std::max(activationBytes, sharedBegin + sharedBytes - memory.cells.end());
+  scratchBegin = memory.cells.end() + activationBytes;
+  for (func::CallOp call : calls)
+    scratchSize = std::max(scratchSize,
+                           alignBytes(kernels.scratchBytes(call.getCallee())));
+  for (auto &[key, place] : memory.panels)
+    scratchSize =
+        std::max(scratchSize, alignBytes(kernels.scratchBytes(key.second)));
+  if (plan.getReplicas() > 1)
+    scratchSize = std::max(
+        scratchSize,
+        alignBytes(std::min(memory.ownedGradients().getBytes(),
+                            kExchangeBytes * int64_t(plan.getReplicas()))));
+
+  if (failed(placeGradients()))
+    return failure();
+  for (const Chunk &chunk : chunks)
+    if (chunk.index == graph.lossChunk)
+      PlaceLossOp::create(
+          builder, rank.getLoc(), chunk.index,
+          chunk.places.lookup(graph.train.returnOp()->getOperand(0)),
+          memory.cell("seed", RankedTensorType::get({}, builder.getF32Type())),
+          evaluated.lookup(graph.model.returnOp()->getOperand(0)));
   addPrepareSequence();
-  addSequence(SequenceKind::Forward, train, forward);
-  addSequence(SequenceKind::Backward, train, backward);
-  addSequence(SequenceKind::Evaluate, model, model.calls);
-  addSequence(SequenceKind::Count, count, count.calls);
-  rank.setMemory(ArrayRef<int64_t>{weights.bytes, gradients.bytes,
-                                   optimizer.bytes, inputs.bytes,
+  for (const Chunk &chunk : chunks) {
+    for (SequenceKind kind :
+         {SequenceKind::Forward, SequenceKind::Backward, SequenceKind::Weight})
+      if (auto list = graph.calls(kind, chunk.index); !list.empty())
+        addSequence(kind, chunk.index, list, chunk.layout.loads(kind),
+                    chunk.places);
+    if (graph.stageOf(chunk.index, 0) == stage)
+      addSequence(SequenceKind::Evaluate, chunk.index,
+                  graph.calls(SequenceKind::Evaluate, chunk.index),
+                  evaluation.loads.lookup(chunk.index), evaluated);
+  }
+  if (graph.count.function())
+    addSequence(SequenceKind::Count, std::nullopt, graph.count.calls(),
+                countLoads, counted);
+  placeMessages();
+  rank.setMemory(ArrayRef<int64_t>{memory.weights.bytes, memory.gradients.bytes,
+                                   memory.optimizer.bytes, memory.cells.bytes,
                                    activationBytes, scratchSize});
   return success();
 }
@@ -493,8 +493,20 @@ LogicalResult Planner::run() {
 namespace {
 struct PlanMemoryPass : mgq::pipe::impl::PlanMemoryPassBase<PlanMemoryPass> {
   void runOnOperation() override {
-    for (RankOp rank : getOperation().getOps<RankOp>())
-      if (failed(Planner(getOperation(), rank).run()))
+    ModuleOp module = getOperation();
+    auto plans = module.getOps<PlanOp>();
+    if (plans.empty()) {
+      module.emitError("has no pipe.plan");
+      return signalPassFailure();
+    }
+    PlanOp plan = *plans.begin();
+    FailureOr<StepGraph> graph = StepGraph::create(module, plan);
+    if (failed(graph))
+      return signalPassFailure();
+    Kernels kernels(module);
+    SmallVector<Crossing> crossings = graph->crossings();
+    for (RankOp rank : module.getOps<RankOp>())
+      if (failed(Planner(module, plan, *graph, kernels, crossings, rank).run()))
         return signalPassFailure();
   }
 };

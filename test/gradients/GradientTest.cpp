@@ -9,7 +9,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "dialects/NN/Interpreter/Interpreter.h"
-#include "passes/NN/DifferentiateLayer.h"
+#include "passes/NN/SplitBackward.h"
 
 #include "mlir/IR/Verifier.h"
 #include "mlir/Parser/Parser.h"
@@ -17,6 +17,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 using namespace mlir;
@@ -87,18 +88,55 @@ Tensor finiteDifferences(func::FuncOp layer, SmallVector<Tensor> inputs,
   return gradient;
 }
 
-/// Gradients of the operands in `use`, by the layer's forward and backward.
-FailureOr<SmallVector<Tensor>>
-backwardGradients(const DifferentiatedLayer &layer, const LayerUse &use,
-                  ArrayRef<Tensor> inputs, ArrayRef<Tensor> seeds) {
+/// Tensors by where a later call finds them.
+SmallVector<Tensor> pick(ArrayRef<Residual> places, ArrayRef<Tensor> operands,
+                         ArrayRef<Tensor> results) {
+  SmallVector<Tensor> picked;
+  for (Residual place : places)
+    picked.push_back(place.isOperand ? operands[place.index]
+                                     : results[place.index]);
+  return picked;
+}
+
+/// Gradients by operand of the layer, from its functions.
+FailureOr<std::map<unsigned, Tensor>>
+backwardGradients(const DifferentiatedLayer &layer, ArrayRef<Tensor> inputs,
+                  ArrayRef<Tensor> seeds) {
   auto results = interpret(layer.forward, inputs);
   if (failed(results))
     return failure();
-  SmallVector<Tensor> operands(seeds);
-  for (Residual residual : layer.residuals)
-    operands.push_back(residual.isOperand ? inputs[residual.index]
-                                          : (*results)[residual.index]);
-  return interpret(layer.backward, operands);
+  SmallVector<Tensor> whole(seeds);
+  llvm::append_range(whole, pick(layer.residuals, inputs, *results));
+  std::map<unsigned, Tensor> gradients;
+  SmallVector<Tensor> given;
+  if (func::FuncOp backward = layer.backward) {
+    SmallVector<Tensor> operands;
+    for (unsigned i : layer.backwardInputs)
+      operands.push_back(whole[i]);
+    auto found = interpret(backward, operands);
+    if (failed(found))
+      return failure();
+    given = *found;
+    for (auto [operand, gradient] : llvm::zip(layer.backwardGradients, given))
+      gradients.emplace(operand, gradient);
+  }
+  if (func::FuncOp weight = layer.weight) {
+    auto found = interpret(weight, pick(layer.weightInputs, whole, given));
+    if (failed(found))
+      return failure();
+    for (auto [operand, gradient] :
+         llvm::zip_equal(layer.weightGradients, *found))
+      gradients.emplace(operand, gradient);
+  }
+  return gradients;
+}
+
+bool hasSameBits(const Tensor &a, const Tensor &b) {
+  return a.type == b.type && a.data.size() == b.data.size() &&
+         std::equal(a.data.begin(), a.data.end(), b.data.begin(),
+                    [](const Number &x, const Number &y) {
+                      return std::memcmp(&x.real, &y.real, sizeof(double)) == 0;
+                    });
 }
 
 class GradientTest : public testing::Test {
@@ -122,6 +160,11 @@ public:
         else
           use.activity.operands.set(operand);
         check(layer, use, recompute, "." + std::to_string(variant++));
+        if (operand == count)
+          continue;
+        use.activity.operands.set();
+        use.params.set(operand);
+        checkSplit(layer, use, recompute, "." + std::to_string(variant++));
       }
     EXPECT_TRUE(succeeded(verify(*module)));
   }
@@ -134,10 +177,10 @@ private:
     SmallVector<Tensor> inputs =
         randomTensors(layer.getArgumentTypes(), layer, 1);
     SmallVector<Tensor> seeds = randomTensors(layer.getResultTypes(), layer, 2);
-    auto found = backwardGradients(*built, use, inputs, seeds);
+    auto found = backwardGradients(*built, inputs, seeds);
     ASSERT_TRUE(succeeded(found));
-    for (auto [operand, gradient] :
-         llvm::zip_equal(use.activity.operands.set_bits(), *found)) {
+    ASSERT_EQ(found->size(), use.activity.operands.count());
+    for (auto &[operand, gradient] : *found) {
       Tensor expected = finiteDifferences(layer, inputs, operand, seeds);
       ASSERT_EQ(gradient.type, expected.type);
       for (int64_t i = 0; i < gradient.size(); ++i) {
@@ -147,6 +190,23 @@ private:
             << "operand " << operand << ", element " << i;
       }
     }
+  }
+
+  void checkSplit(func::FuncOp layer, const LayerUse &use, Recompute recompute,
+                  StringRef suffix) {
+    auto built = differentiateLayer(layer, use, recompute, suffix, layer);
+    ASSERT_TRUE(succeeded(built));
+    SmallVector<Tensor> inputs =
+        randomTensors(layer.getArgumentTypes(), layer, 1);
+    SmallVector<Tensor> seeds = randomTensors(layer.getResultTypes(), layer, 2);
+    auto whole = backwardGradients(*built, inputs, seeds);
+    splitBackward(*built, findWeightCut(*built, recompute));
+    auto parts = backwardGradients(*built, inputs, seeds);
+    ASSERT_TRUE(succeeded(whole) && succeeded(parts));
+    ASSERT_EQ(whole->size(), parts->size());
+    for (auto &[operand, gradient] : *whole)
+      EXPECT_TRUE(hasSameBits(gradient, parts->at(operand)))
+          << "operand " << operand;
   }
 
   const char *file;

@@ -1,4 +1,8 @@
 //===- TrainTest.cpp - @train against finite differences of @model --------===//
+//
+// Then @train with weight gradients split off against @train without: the same
+// results, bit by bit.
+//
 
 #include "dialects/NN/Interpreter/Interpreter.h"
 #include "passes/NN/Passes.h"
@@ -19,21 +23,29 @@ class TrainTest : public testing::TestWithParam<Recompute> {
 protected:
   void SetUp() override {
     context.loadDialect<NNDialect, func::FuncDialect>();
-    module = parseSourceFile<ModuleOp>(
-        std::string(MGQ_GRADIENT_CASES) + "/train.mlir", &context);
+    module = differentiated(SplitWeights::Never);
     ASSERT_TRUE(module);
-    PassManager manager(&context);
-    DifferentiatePassOptions options;
-    options.recompute = GetParam();
-    manager.addPass(createDifferentiatePass(options));
-    manager.addPass(createCheckDifferentiatedPass());
-    ASSERT_TRUE(succeeded(manager.run(*module)));
     model = module->lookupSymbol<func::FuncOp>("model");
     train = module->lookupSymbol<func::FuncOp>("train");
     for (auto param : module->getOps<ParamOp>())
       parameters[param.getSymName()] = randomTensor(param.getType());
     for (Type type : model.getArgumentTypes())
       inputs.push_back(randomTensor(type));
+  }
+
+  /// The model with @train; null on failure.
+  OwningOpRef<ModuleOp> differentiated(SplitWeights split) {
+    auto parsed = parseSourceFile<ModuleOp>(
+        std::string(MGQ_GRADIENT_CASES) + "/train.mlir", &context);
+    PassManager manager(&context);
+    DifferentiatePassOptions options;
+    options.recompute = GetParam();
+    options.splitWeights = split;
+    manager.addPass(createDifferentiatePass(options));
+    manager.addPass(createCheckDifferentiatedPass());
+    if (!parsed || failed(manager.run(*parsed)))
+      return nullptr;
+    return parsed;
   }
 
   Tensor randomTensor(Type type) {
@@ -54,13 +66,18 @@ protected:
     return (*results)[0].data[0].real;
   }
 
-  /// Sums of @train's gradients by parameter, for a seed.
-  llvm::StringMap<Tensor> gradients(double seedValue) {
+  /// Results of a @train for a seed.
+  FailureOr<SmallVector<Tensor>> run(func::FuncOp function, double seedValue) {
     SmallVector<Tensor> operands(inputs);
-    Tensor seed(cast<RankedTensorType>(train.getArgumentTypes().back()));
+    Tensor seed(cast<RankedTensorType>(function.getArgumentTypes().back()));
     seed.data[0].real = seedValue;
     operands.push_back(seed);
-    auto results = interpret(train, operands, parameters);
+    return interpret(function, operands, parameters);
+  }
+
+  /// Sums of @train's gradients by parameter, for a seed.
+  llvm::StringMap<Tensor> gradients(double seedValue) {
+    auto results = run(train, seedValue);
     EXPECT_TRUE(succeeded(results));
     llvm::StringMap<Tensor> sums;
     for (auto [i, tensor] : llvm::enumerate(*results)) {
@@ -105,6 +122,27 @@ TEST_P(TrainTest, GradientsAreThoseOfTheModel) {
           << entry.first().str() << " at " << i;
     }
   }
+}
+
+TEST_P(TrainTest, SplittingWeightsChangesNoBit) {
+  OwningOpRef<ModuleOp> other = differentiated(SplitWeights::Always);
+  ASSERT_TRUE(other);
+  auto split = other->lookupSymbol<func::FuncOp>("train");
+  unsigned weightCalls = 0;
+  split.walk([&](func::CallOp call) {
+    auto phase = call->getAttrOfType<StringAttr>(kPhaseAttr);
+    weightCalls += phase.getValue() == "weight";
+  });
+  EXPECT_GE(weightCalls, 3u);
+  EXPECT_EQ(split.getFunctionType(), train.getFunctionType());
+  EXPECT_EQ(split.getResAttrsAttr(), train.getResAttrsAttr());
+  auto want = run(train, 0.3), found = run(split, 0.3);
+  ASSERT_TRUE(succeeded(want) && succeeded(found));
+  for (auto [i, a, b] : llvm::enumerate(*want, *found))
+    for (auto [x, y] : llvm::zip_equal(a.data, b.data))
+      EXPECT_EQ(llvm::bit_cast<uint64_t>(x.real),
+                llvm::bit_cast<uint64_t>(y.real))
+          << "result " << i;
 }
 
 std::string nameOf(const testing::TestParamInfo<Recompute> &info) {

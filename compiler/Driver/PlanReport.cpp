@@ -1,0 +1,87 @@
+//===- PlanReport.cpp - What --plan shows ---------------------------------===//
+
+#include "compiler/Driver/PlanReport.h"
+
+#include "passes/Planner/Report.h"
+
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/ToolOutputFile.h"
+
+using namespace mlir;
+using namespace mgq;
+
+static std::string gibibytes(int64_t bytes) {
+  return llvm::formatv("{0:f2} GiB", double(bytes) / (int64_t(1) << 30)).str();
+}
+
+/// Bytes of all slots of a rank.
+static int64_t slotBytes(pipe::RankOp rank) {
+  int64_t bytes = 0;
+  for (auto slots : rank.getOps<pipe::PlaceSlotsOp>())
+    bytes += int64_t(slots.getBytes()) * int64_t(slots.getCount());
+  return bytes;
+}
+
+llvm::Error mgq::takeExactMemory(ModuleOp module, pipe::PlannedModel &planned) {
+  for (auto rank : module.getOps<pipe::RankOp>()) {
+    auto sizes = rank.getMemory();
+    if (!sizes || rank.getStage() >= planned.plan.ranks.size())
+      continue;
+    planner::RankPlan &plan = planned.plan.ranks[rank.getStage()];
+    plan.weightBytes = (*sizes)[0];
+    plan.gradientBytes = (*sizes)[1];
+    plan.optimizerBytes = (*sizes)[2];
+    plan.fixedBytes = (*sizes)[3];
+    plan.residualBytes = slotBytes(rank);
+    plan.transientBytes = (*sizes)[4] - plan.residualBytes + (*sizes)[5];
+    const planner::Device &device = planned.cluster.devices[plan.device];
+    if (device.memoryBytes > 0 && plan.memoryBytes() > device.memoryBytes)
+      return llvm::createStringError(
+          "rank " + Twine(rank.getStage()) + " needs " +
+          gibibytes(plan.memoryBytes()) + ", its device " + device.name +
+          " has " + gibibytes(device.memoryBytes) +
+          "; more stages, --recompute=full or a smaller micro-batch would "
+          "make it fit");
+  }
+  return llvm::Error::success();
+}
+
+/// Writes a file that appears under its name only when it is complete.
+template <typename Write>
+static llvm::Error writeFile(StringRef path, Write write) {
+  std::error_code code;
+  llvm::ToolOutputFile file(path, code, llvm::sys::fs::OF_Text);
+  if (!code) {
+    write(file.os());
+    file.os().flush();
+    code = file.os().error();
+    file.os().clear_error();
+  }
+  if (code)
+    return llvm::createStringError("cannot write " + path + ": " +
+                                   code.message());
+  file.keep();
+  return llvm::Error::success();
+}
+
+llvm::Error mgq::reportPlan(const Options &options,
+                            pipe::PlannedModel &planned) {
+  planner::addAlternatives(planned.plan, planned.costs, planned.cluster,
+                           planned.request);
+  planner::printPlan(llvm::outs(), planned.plan, planned.costs,
+                     planned.cluster);
+  if (!options.planFile.empty())
+    if (llvm::Error error =
+            writeFile(options.planFile, [&](llvm::raw_ostream &os) {
+              os << llvm::formatv("{0:2}\n",
+                                  planner::planJson(planned.plan, planned.costs,
+                                                    planned.cluster));
+            }))
+      return error;
+  if (!options.planTimeline.empty())
+    return writeFile(options.planTimeline, [&](llvm::raw_ostream &os) {
+      planner::writeTimeline(os, planned.plan, planned.costs);
+    });
+  return llvm::Error::success();
+}

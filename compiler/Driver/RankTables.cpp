@@ -1,0 +1,310 @@
+//===- RankTables.cpp - A rank's plan as constant tables ------------------===//
+//
+// One function per struct of runtime/include/rt.h, fields in its order.
+//
+//===----------------------------------------------------------------------===//
+
+#include "compiler/Driver/RankTables.h"
+
+#include "passes/Pipe/PlanModel.h"
+#include "runtime/include/rt.h"
+
+using namespace mlir;
+using namespace mgq;
+using namespace mgq::pipe;
+using llvm::Constant;
+using Table = ConstantBuilder::Table;
+
+namespace {
+class RankWriter {
+public:
+  RankWriter(ConstantBuilder &make, ModuleOp module, PlanOp plan, RankOp rank,
+             const TableIndex &index);
+
+  Constant *write();
+
+private:
+  Constant *ref(Attribute place);
+  Constant *nowhere() {
+    return make.record({make.i32(MGQ_SPACE_NONE), make.i32(0), make.i64(0)});
+  }
+  Constant *sequence(SequenceKind kind, int64_t chunk = -1);
+  Table places();
+  Table uses();
+  Table grads(int64_t chunk);
+  Table chunks();
+  Table outputs();
+  Table ops(Block &block);
+  int64_t localChunk(int64_t chunk) const { return local.lookup(chunk); }
+  int64_t tagOf(EdgeOp edge, int64_t microBatch) {
+    return edgeNumber.lookup(edge) * int64_t(plan.getMicroBatches()) +
+           std::max<int64_t>(0, microBatch);
+  }
+
+  ConstantBuilder &make;
+  ModuleOp module;
+  PlanOp plan;
+  RankOp rank;
+  const TableIndex &index;
+  SymbolTable symbols;
+  llvm::DenseMap<int64_t, int64_t> local; // by chunk
+  llvm::DenseMap<Operation *, int64_t> edgeNumber;
+  int64_t microBatchFlops = 0;
+};
+} // namespace
+
+RankWriter::RankWriter(ConstantBuilder &make, ModuleOp module, PlanOp plan,
+                       RankOp rank, const TableIndex &index)
+    : make(make), module(module), plan(plan), rank(rank), index(index),
+      symbols(module) {
+  for (PlaceSlotsOp slots : rank.getOps<PlaceSlotsOp>())
+    local.insert({slots.getChunk(), local.size()});
+  for (EdgeOp edge : module.getOps<EdgeOp>())
+    edgeNumber.insert({edge, edgeNumber.size()});
+}
+
+Constant *RankWriter::ref(Attribute place) {
+  if (auto range = dyn_cast<ArenaAttr>(place))
+    return make.record(
+        {make.i32(MGQ_SPACE_ARENA), make.i32(0), make.i64(range.getOffset())});
+  if (auto range = dyn_cast<SlotAttr>(place))
+    return make.record({make.i32(MGQ_SPACE_SLOT),
+                        make.i32(localChunk(range.getChunk())),
+                        make.i64(range.getOffset())});
+  auto weight = cast<WeightAttr>(place);
+  return make.record(
+      {make.i32(MGQ_SPACE_WEIGHT),
+       make.i32(index.params.lookup(weight.getParam().getValue())),
+       make.i64(0)});
+}
+
+Constant *RankWriter::sequence(SequenceKind kind, int64_t chunk) {
+  SmallVector<Constant *> loads, calls;
+  if (SequenceOp sequence = rank.getSequence(kind, chunk))
+    for (Operation &op : sequence.getBody().front()) {
+      if (auto load = dyn_cast<LoadOp>(op)) {
+        loads.push_back(
+            make.record({make.i32(index.inputs.lookup(load.getName())),
+                         ref(load.getPlace())}));
+        continue;
+      }
+      auto call = cast<CallOp>(op);
+      SmallVector<Constant *> args;
+      for (Attribute arg : call.getArgs())
+        args.push_back(ref(arg));
+      auto layer = index.layers.find(call.getLayer().value_or(""));
+      if (kind == SequenceKind::Forward || kind == SequenceKind::Backward ||
+          kind == SequenceKind::Weight)
+        microBatchFlops += flopsOf(module, call.getKernel());
+      calls.push_back(make.record(
+          {make.function(call.getKernel()),
+           make.string(call.getLayer().value_or(call.getKernel())),
+           make.array(args), make.i32(args.size()),
+           make.i32(layer == index.layers.end() ? -1 : layer->second),
+           make.i64(call.getScratch().getOffset()),
+           make.i64(call.getScratch().getBytes())}));
+    }
+  Table loadTable = make.table(loads), callTable = make.table(calls);
+  return make.record(
+      {loadTable.data, loadTable.count, callTable.data, callTable.count});
+}
+
+Table RankWriter::places() {
+  SmallVector<Constant *> table;
+  auto offset = [&](std::optional<uint64_t> value) {
+    return make.i64(value ? int64_t(*value) : -1);
+  };
+  for (PlaceParamOp place : rank.getOps<PlaceParamOp>())
+    table.push_back(make.record(
+        {make.i32(index.params.lookup(place.getParam())),
+         offset(place.getValue()), offset(place.getGradient()),
+         offset(place.getMomentum()), offset(place.getVariance())}));
+  return make.table(table);
+}
+
+Table RankWriter::uses() {
+  SmallVector<Constant *> table;
+  for (PlaceUseOp use : rank.getOps<PlaceUseOp>())
+    table.push_back(make.record({make.i32(index.params.lookup(use.getParam())),
+                                 make.i64(use.getAccumulator())}));
+  return make.table(table);
+}
+
+Table RankWriter::grads(int64_t chunk) {
+  SmallVector<Constant *> table;
+  for (PlaceGradientOp place : rank.getOps<PlaceGradientOp>())
+    if (int64_t(place.getChunk()) == chunk)
+      table.push_back(make.record(
+          {make.i32(index.params.lookup(place.getParam())),
+           make.i32(place.getWeight()), make.i32(place.getAfter()),
+           ref(place.getPlace()), make.i64(place.getAccumulator())}));
+  return make.table(table);
+}
+
+Table RankWriter::chunks() {
+  SmallVector<Constant *> table;
+  for (PlaceSlotsOp slots : rank.getOps<PlaceSlotsOp>()) {
+    int64_t chunk = slots.getChunk();
+    Table gradTable = grads(chunk);
+    table.push_back(
+        make.record({make.i32(chunk), make.i32(slots.getCount()),
+                     make.i64(slots.getOffset()), make.i64(slots.getBytes()),
+                     sequence(SequenceKind::Forward, chunk),
+                     sequence(SequenceKind::Backward, chunk),
+                     sequence(SequenceKind::Weight, chunk),
+                     sequence(SequenceKind::Evaluate, chunk), gradTable.data,
+                     gradTable.count}));
+  }
+  return make.table(table);
+}
+
+Table RankWriter::outputs() {
+  SmallVector<Constant *> table;
+  for (PlaceOutputOp output : rank.getOps<PlaceOutputOp>())
+    table.push_back(
+        make.record({make.i32(index.outputs.lookup(output.getName())),
+                     make.record({make.i32(MGQ_SPACE_ARENA), make.i32(0),
+                                  make.i64(output.getOffset())})}));
+  return make.table(table);
+}
+
+static mgq_traffic trafficOf(EdgeKind kind) {
+  switch (kind) {
+  case EdgeKind::Gradient:
+  case EdgeKind::Accumulator:
+    return MGQ_TRAFFIC_GRADIENT;
+  case EdgeKind::Parameter:
+    return MGQ_TRAFFIC_PARAMETER;
+  default:
+    return MGQ_TRAFFIC_ACTIVATION;
+  }
+}
+
+static int64_t bytesOf(Attribute place) {
+  if (auto range = dyn_cast<ArenaAttr>(place))
+    return range.getBytes();
+  return cast<SlotAttr>(place).getBytes();
+}
+
+/// Ops of a program. Waits name messages only: the compute stream is the order
+/// of the table.
+Table RankWriter::ops(Block &block) {
+  SmallVector<Constant *> table;
+  llvm::DenseMap<Operation *, int64_t> number;
+  for (Operation &op : block) {
+    if (op.getNumResults() != 1 || !isa<EventType>(op.getResult(0).getType()))
+      continue;
+    mgq_op_kind kind = MGQ_OP_OPTIMIZER;
+    int64_t chunk = -1, microBatch = -1, slot = -1, peer = -1, tag = -1,
+            traffic = 0, bytes = 0;
+    Constant *place = nowhere();
+    auto task = [&](auto task, mgq_op_kind its) {
+      kind = its;
+      chunk = localChunk(task.getChunk());
+      microBatch = task.getMicroBatch();
+      slot = task.getSlot();
+    };
+    auto message = [&](auto message, mgq_op_kind its) {
+      kind = its;
+      auto edge = symbols.lookup<EdgeOp>(message.getEdge());
+      microBatch =
+          message.getMicroBatch() ? int64_t(*message.getMicroBatch()) : -1;
+      slot = message.getSlot() ? int64_t(*message.getSlot()) : -1;
+      peer = message.getPeer();
+      tag = tagOf(edge, microBatch);
+      traffic = trafficOf(edge.getKind());
+      bytes = bytesOf(message.getPlaceAttr());
+      place = ref(message.getPlaceAttr());
+    };
+    if (auto forward = dyn_cast<ForwardOp>(op)) {
+      task(forward, MGQ_OP_FORWARD);
+    } else if (auto backward = dyn_cast<BackwardOp>(op)) {
+      task(backward, MGQ_OP_BACKWARD);
+    } else if (auto weight = dyn_cast<WeightGradOp>(op)) {
+      task(weight, MGQ_OP_WEIGHT);
+    } else if (auto evaluate = dyn_cast<EvaluateOp>(op)) {
+      kind = MGQ_OP_EVALUATE;
+      chunk = localChunk(evaluate.getChunk());
+    } else if (auto send = dyn_cast<SendOp>(op)) {
+      message(send, MGQ_OP_SEND);
+    } else if (auto recv = dyn_cast<RecvOp>(op)) {
+      message(recv, MGQ_OP_RECEIVE);
+    } else if (isa<CombineOp>(op)) {
+      kind = MGQ_OP_COMBINE;
+    } else if (auto reduce = dyn_cast<AllReduceOp>(op)) {
+      kind = MGQ_OP_ALL_REDUCE;
+      place = ref(reduce.getPlaceAttr());
+      bytes = bytesOf(reduce.getPlaceAttr());
+    }
+    SmallVector<Constant *> waits;
+    for (Value event : op.getOperands())
+      if (Operation *earlier = event.getDefiningOp();
+          isa<SendOp, RecvOp>(earlier))
+        waits.push_back(make.i32(number.lookup(earlier)));
+    Table waitTable = make.table(waits);
+    number[&op] = table.size();
+    table.push_back(make.record(
+        {make.i32(kind), make.i32(chunk), make.i32(microBatch), make.i32(slot),
+         make.i32(peer), make.i32(tag), make.i32(traffic), place,
+         make.i64(bytes), waitTable.data, waitTable.count}));
+  }
+  return make.table(table);
+}
+
+Constant *RankWriter::write() {
+  Table placeTable = places(), useTable = uses(), chunkTable = chunks(),
+        outputTable = outputs(), opTable = ops(rank.getBody().front());
+  Table evaluateTable = make.table({});
+  for (EvaluationOp evaluation : rank.getOps<EvaluationOp>())
+    evaluateTable = ops(evaluation.getBody().front());
+  Constant *loss = nowhere(), *seed = nowhere(), *evaluateLoss = nowhere(),
+           *count = nowhere();
+  int64_t lossChunk = -1;
+  for (PlaceLossOp place : rank.getOps<PlaceLossOp>()) {
+    loss = ref(place.getLoss());
+    seed = ref(place.getSeed());
+    evaluateLoss = ref(place.getEvaluate());
+    lossChunk = localChunk(place.getChunk());
+  }
+  for (PlaceCountOp place : rank.getOps<PlaceCountOp>())
+    count = make.record(
+        {make.i32(MGQ_SPACE_ARENA), make.i32(0), make.i64(place.getOffset())});
+  SmallVector<Constant *> memory;
+  ArrayRef<int64_t> sizes = *rank.getMemory();
+  for (int64_t bytes : sizes)
+    memory.push_back(make.i64(bytes));
+  int64_t arena = rank.getArenaBytes();
+  return make.record(
+      {make.i32(rank.getStage()),
+       placeTable.data,
+       placeTable.count,
+       useTable.data,
+       useTable.count,
+       chunkTable.data,
+       chunkTable.count,
+       sequence(SequenceKind::PrepareFrozen),
+       sequence(SequenceKind::PrepareTrainable),
+       sequence(SequenceKind::Count),
+       count,
+       loss,
+       seed,
+       evaluateLoss,
+       make.i32(lossChunk),
+       outputTable.data,
+       outputTable.count,
+       opTable.data,
+       opTable.count,
+       evaluateTable.data,
+       evaluateTable.count,
+       make.i64(arena - sizes[5]),
+       make.i64(sizes[5]),
+       make.i64(arena),
+       make.record(memory),
+       make.i64(microBatchFlops * int64_t(plan.getMicroBatches()))});
+}
+
+Constant *mgq::buildRankTable(ConstantBuilder &make, ModuleOp module,
+                              PlanOp plan, RankOp rank,
+                              const TableIndex &index) {
+  return RankWriter(make, module, plan, rank, index).write();
+}

@@ -1,0 +1,207 @@
+//===- CheckHazards.cpp - Ops that share memory are ordered ---------------===//
+//
+// Happens-before of a rank's program: an op of the compute stream comes after
+// the one before it on that stream, and every op after the events of its
+// `after`. A message is an op like any other: it begins after its events and
+// may end at any time until somebody waits for it. Two ops that touch a common
+// byte, one of them writing, must be connected.
+//
+//===----------------------------------------------------------------------===//
+
+#include "passes/Pipe/Passes.h"
+
+#include "llvm/ADT/BitVector.h"
+
+namespace mgq::pipe {
+#define GEN_PASS_DEF_CHECKHAZARDSPASS
+#include "passes/Pipe/Passes.h.inc"
+} // namespace mgq::pipe
+
+using namespace mlir;
+using namespace mgq::pipe;
+
+namespace {
+
+/// A range of the arena that an op touches.
+struct Access {
+  int64_t begin, end;
+  bool isWrite;
+};
+
+/// An op of the program with all that it touches.
+struct Node {
+  Operation *op;
+  SmallVector<Access> accesses;
+  llvm::BitVector before; // ops that have happened when it begins
+};
+
+class Program {
+public:
+  Program(RankOp rank, Block &block);
+  LogicalResult check();
+
+private:
+  void touch(Node &node, Attribute place, int64_t slot, bool isWrite);
+  void touchSequence(Node &node, SequenceKind kind, int64_t chunk,
+                     int64_t slot);
+  void touchParam(Node &node, StringRef name, int64_t offset);
+  void collect(Node &node);
+
+  RankOp rank;
+  ModuleOp module;
+  std::vector<Node> nodes;
+};
+
+} // namespace
+
+void Program::touch(Node &node, Attribute place, int64_t slot, bool isWrite) {
+  int64_t begin = -1, bytes = 0;
+  if (auto range = dyn_cast_or_null<ArenaAttr>(place)) {
+    begin = range.getOffset();
+    bytes = range.getBytes();
+  } else if (auto range = dyn_cast_or_null<SlotAttr>(place)) {
+    PlaceSlotsOp slots = rank.getSlots(range.getChunk());
+    begin = int64_t(slots.getOffset()) + slot * int64_t(slots.getBytes()) +
+            range.getOffset();
+    bytes = range.getBytes();
+  }
+  if (bytes > 0)
+    node.accesses.push_back({begin, begin + bytes, isWrite});
+}
+
+void Program::touchSequence(Node &node, SequenceKind kind, int64_t chunk,
+                            int64_t slot) {
+  SequenceOp sequence = rank.getSequence(kind, chunk);
+  if (!sequence)
+    return;
+  for (Operation &op : sequence.getBody().front()) {
+    if (auto load = dyn_cast<LoadOp>(op))
+      touch(node, load.getPlace(), slot, /*isWrite=*/true);
+    auto call = dyn_cast<CallOp>(op);
+    if (!call)
+      continue;
+    int64_t reads = call.getArgs().size() - call.getResults();
+    for (auto [i, arg] : llvm::enumerate(call.getArgs()))
+      touch(node, arg, slot, int64_t(i) >= reads);
+  }
+  for (PlaceGradientOp gradient : rank.getOps<PlaceGradientOp>())
+    if (int64_t(gradient.getChunk()) == chunk &&
+        gradient.getWeight() == (kind == SequenceKind::Weight) &&
+        kind != SequenceKind::Forward)
+      touchParam(node, gradient.getParam(), gradient.getAccumulator());
+}
+
+/// What an op of the program reads and writes.
+void Program::collect(Node &node) {
+  Operation *op = node.op;
+  auto task = [&](auto task, SequenceKind kind) {
+    touchSequence(node, kind, task.getChunk(), task.getSlot());
+  };
+  if (auto forward = dyn_cast<ForwardOp>(op))
+    task(forward, SequenceKind::Forward);
+  else if (auto backward = dyn_cast<BackwardOp>(op))
+    task(backward, SequenceKind::Backward);
+  else if (auto weight = dyn_cast<WeightGradOp>(op))
+    task(weight, SequenceKind::Weight);
+  else if (auto evaluate = dyn_cast<EvaluateOp>(op))
+    touchSequence(node, SequenceKind::Evaluate, evaluate.getChunk(), 0);
+  else if (auto send = dyn_cast<SendOp>(op))
+    touch(node, send.getPlaceAttr(), send.getSlot().value_or(0),
+          /*isWrite=*/false);
+  else if (auto recv = dyn_cast<RecvOp>(op))
+    touch(node, recv.getPlaceAttr(), recv.getSlot().value_or(0),
+          /*isWrite=*/true);
+  else if (auto reduce = dyn_cast<AllReduceOp>(op))
+    touch(node, reduce.getPlaceAttr(), 0, /*isWrite=*/true);
+  else if (isa<CombineOp>(op))
+    for (PlaceUseOp use : rank.getOps<PlaceUseOp>())
+      touchParam(node, use.getParam(), use.getAccumulator());
+  else if (isa<OptimizerOp>(op))
+    for (PlaceParamOp param : rank.getOps<PlaceParamOp>())
+      if (param.getGradient())
+        for (uint64_t offset : {*param.getValue(), *param.getGradient(),
+                                *param.getMomentum(), *param.getVariance()})
+          touchParam(node, param.getParam(), offset);
+}
+
+/// A parameter's value, or something of its size.
+void Program::touchParam(Node &node, StringRef name, int64_t offset) {
+  auto param = module.lookupSymbol<mgq::nn::ParamOp>(name);
+  int64_t bytes = param ? int64_t(param.getLength()) : 4;
+  node.accesses.push_back({offset, offset + bytes, /*isWrite=*/true});
+}
+
+Program::Program(RankOp rank, Block &block)
+    : rank(rank), module(rank->getParentOfType<ModuleOp>()) {
+  llvm::DenseMap<Operation *, unsigned> number;
+  for (Operation &op : block)
+    if (op.getNumResults() == 1 && isa<EventType>(op.getResult(0).getType())) {
+      number[&op] = nodes.size();
+      nodes.push_back({&op, {}, {}});
+    }
+  int64_t lastCompute = -1;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    Node &node = nodes[i];
+    node.before.resize(nodes.size());
+    auto addBefore = [&](unsigned earlier) {
+      node.before |= nodes[earlier].before;
+      node.before.set(earlier);
+    };
+    for (Value event : node.op->getOperands())
+      addBefore(number.lookup(event.getDefiningOp()));
+    if (!isa<SendOp, RecvOp>(node.op)) {
+      if (lastCompute >= 0)
+        addBefore(lastCompute);
+      lastCompute = i;
+    }
+    collect(node);
+  }
+}
+
+/// Two accesses that must not happen at once, if there are any.
+static const Access *conflict(const Node &a, const Node &b) {
+  for (const Access &x : a.accesses)
+    for (const Access &y : b.accesses)
+      if ((x.isWrite || y.isWrite) && x.begin < y.end && y.begin < x.end)
+        return &x;
+  return nullptr;
+}
+
+LogicalResult Program::check() {
+  // Compute ops are ordered among themselves: one side is a message.
+  for (auto [j, later] : llvm::enumerate(nodes))
+    for (size_t i = 0; i < j; ++i) {
+      const Node &earlier = nodes[i];
+      if (later.before.test(i) ||
+          (!isa<SendOp, RecvOp>(later.op) && !isa<SendOp, RecvOp>(earlier.op)))
+        continue;
+      const Access *access = conflict(earlier, later);
+      if (!access)
+        continue;
+      InFlightDiagnostic diagnostic =
+          later.op->emitOpError("may run while an earlier op uses bytes ")
+          << access->begin << " to " << access->end << " of the arena";
+      diagnostic.attachNote(earlier.op->getLoc())
+          << "the earlier op: " << *earlier.op;
+      return diagnostic;
+    }
+  return success();
+}
+
+namespace {
+struct CheckHazardsPass
+    : mgq::pipe::impl::CheckHazardsPassBase<CheckHazardsPass> {
+  void runOnOperation() override {
+    for (RankOp rank : getOperation().getOps<RankOp>()) {
+      if (!rank.getMemory())
+        continue;
+      if (failed(Program(rank, rank.getBody().front()).check()))
+        return signalPassFailure();
+      for (EvaluationOp evaluation : rank.getOps<EvaluationOp>())
+        if (failed(Program(rank, evaluation.getBody().front()).check()))
+          return signalPassFailure();
+    }
+    markAllAnalysesPreserved();
+  }
+};
+} // namespace

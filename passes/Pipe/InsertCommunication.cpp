@@ -1,0 +1,350 @@
+//===- InsertCommunication.cpp - Sends and receives -----------------------===//
+//
+// In: calls with chunks, programs of compute ops. Out: edges, and in the
+// programs their messages:
+//
+//   %0 = recv @activation0 micro_batch(1)   before the compute op before its
+//   %1 = forward ...                        reader, so that it arrives
+//   %2 = forward chunk(1) micro_batch(1) after(%0)     meanwhile
+//   %3 = send @activation1 micro_batch(1) after(%2)
+//
+// What the compute stream does not order is ordered by `after`:
+// - a micro-batch enters a slot (forward, or a receive into it) after the
+//   receives, and the sends of activations, of the one that was there;
+// - backward after the gradients of the micro-batch before have left the slot.
+// No wait can last for ever: what has to leave is read earlier in the
+// simulation that gave out the slots, or by what the waiting op depends on.
+//
+//===----------------------------------------------------------------------===//
+
+#include "passes/Pipe/StepGraph.h"
+
+#include "llvm/ADT/MapVector.h"
+#include <map>
+
+namespace mgq::pipe {
+#define GEN_PASS_DEF_INSERTCOMMUNICATIONPASS
+#include "passes/Pipe/Passes.h.inc"
+} // namespace mgq::pipe
+
+using namespace mlir;
+using namespace mgq::pipe;
+namespace nn = mgq::nn;
+
+namespace {
+
+/// A compute op of a program.
+struct Task {
+  Operation *op;
+  SequenceKind kind;
+  int64_t chunk, microBatch, slot;
+};
+
+/// Writes the messages of all ranks.
+class Communication {
+public:
+  Communication(ModuleOp module, PlanOp plan, StepGraph graph)
+      : module(module), plan(plan), graph(std::move(graph)) {}
+
+  void run();
+
+private:
+  void createEdges();
+  void createTiedEdges();
+  int64_t rankOf(int64_t chunk, int64_t microBatch) {
+    return graph.stageOf(chunk, microBatch);
+  }
+  /// The sequence that reads the gradients that a chunk receives.
+  SequenceKind gradientReader(int64_t chunk) {
+    return chunks[chunk].getBackward() ? SequenceKind::Backward
+                                       : SequenceKind::Weight;
+  }
+  void addMessages(RankOp rank);
+  void addTied(RankOp rank);
+  void addEvaluation(RankOp rank);
+
+  ModuleOp module;
+  PlanOp plan;
+  StepGraph graph;
+  SmallVector<ChunkOp> chunks;
+  SmallVector<EdgeOp> edges;
+};
+
+} // namespace
+
+static std::optional<Task> asTask(Operation &op) {
+  auto make = [&](auto task, SequenceKind kind) {
+    return Task{&op, kind, int64_t(task.getChunk()),
+                int64_t(task.getMicroBatch()), int64_t(task.getSlot())};
+  };
+  if (auto forward = dyn_cast<ForwardOp>(op))
+    return make(forward, SequenceKind::Forward);
+  if (auto backward = dyn_cast<BackwardOp>(op))
+    return make(backward, SequenceKind::Backward);
+  if (auto weight = dyn_cast<WeightGradOp>(op))
+    return make(weight, SequenceKind::Weight);
+  return std::nullopt;
+}
+
+//===----------------------------------------------------------------------===//
+// Edges
+//===----------------------------------------------------------------------===//
+
+void Communication::createEdges() {
+  OpBuilder builder(plan->getNextNode());
+  std::map<EdgeKind, int64_t> numbers;
+  for (const Crossing &crossing : graph.crossings()) {
+    const CallList &list =
+        crossing.kind == EdgeKind::Evaluation ? graph.model : graph.train;
+    func::CallOp call = StepGraph::producer(crossing.value);
+    std::string name =
+        (stringifyEdgeKind(crossing.kind) + Twine(numbers[crossing.kind]++))
+            .str();
+    edges.push_back(EdgeOp::create(
+        builder, call.getLoc(), name, crossing.kind, crossing.from, crossing.to,
+        list.numberOf(call), cast<OpResult>(crossing.value).getResultNumber(),
+        FlatSymbolRefAttr(), cast<RankedTensorType>(crossing.value.getType())));
+  }
+  createTiedEdges();
+}
+
+/// Parameters that several stages train: the stage of the first use owns them.
+void Communication::createTiedEdges() {
+  OpBuilder builder(plan->getNextNode());
+  func::FuncOp train = graph.train.function();
+  Operation *ret = graph.train.returnOp();
+  auto stageOf = [&](func::CallOp call) {
+    return rankOf(StepGraph::chunkOf(call), 0);
+  };
+  int64_t accumulators = 0, parameters = 0;
+  for (auto &[param, owner] : graph.owners(module)) {
+    FlatSymbolRefAttr symbol = FlatSymbolRefAttr::get(param);
+    RankedTensorType type =
+        module.lookupSymbol<nn::ParamOp>(param).getTensorType();
+    for (unsigned i = 0; i < train.getNumResults(); ++i) {
+      auto of = train.getResultAttrOfType<FlatSymbolRefAttr>(i, "nn.gradient");
+      func::CallOp call = StepGraph::producer(ret->getOperand(i));
+      if (of == symbol && stageOf(call) != owner)
+        edges.push_back(EdgeOp::create(
+            builder, call.getLoc(),
+            "accumulator" + std::to_string(accumulators++),
+            EdgeKind::Accumulator, stageOf(call), owner, i, 0, symbol, type));
+    }
+    for (int64_t user : graph.usersOf(param))
+      if (user != owner)
+        edges.push_back(EdgeOp::create(
+            builder, train.getLoc(), "parameter" + std::to_string(parameters++),
+            EdgeKind::Parameter, owner, user, -1, 0, symbol, type));
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Messages of micro-batches
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Adds to a program's `after` lists.
+struct Order {
+  llvm::MapVector<Operation *, SmallVector<Value>> after;
+
+  void add(Operation *op, ArrayRef<Value> events) {
+    for (Value event : events)
+      if (!llvm::is_contained(after[op], event))
+        after[op].push_back(event);
+  }
+  void write() {
+    for (auto &[op, events] : after)
+      op->insertOperands(op->getNumOperands(), events);
+  }
+};
+} // namespace
+
+void Communication::addMessages(RankOp rank) {
+  SmallVector<Task> tasks;
+  for (Operation &op : rank.getBody().front())
+    if (auto task = asTask(op))
+      tasks.push_back(*task);
+  auto event = EventType::get(rank.getContext());
+  OpBuilder builder(rank.getContext());
+  Order order;
+
+  // By chunk and slot: number of the last task there, messages of the
+  // micro-batch there.
+  struct Slot {
+    int64_t lastTask = -1;
+    SmallVector<Value> messages, gradients;
+    /// Gradient sends of the micro-batch before: they may still be under way
+    /// while this one runs forward.
+    SmallVector<Value> leaving;
+  };
+  std::map<std::pair<int64_t, int64_t>, Slot> slots;
+
+  for (auto [i, task] : llvm::enumerate(tasks)) {
+    Slot &slot = slots[{task.chunk, task.slot}];
+    bool isForward = task.kind == SequenceKind::Forward;
+    Slot before = slot;
+    if (isForward) {
+      slot = Slot();
+      slot.leaving =
+          before.gradients.empty() ? before.leaving : before.gradients;
+    }
+    // What must have happened before anything is written for this task.
+    ArrayRef<Value> free;
+    if (isForward)
+      free = before.messages;
+    order.add(task.op, free);
+    if (!isForward)
+      order.add(task.op, slot.leaving);
+
+    EdgeKind incoming = isForward ? EdgeKind::Activation : EdgeKind::Gradient;
+    // Received while the task before runs, if the slot is free by then. Where
+    // nothing comes back, only the task itself shows that its readers have come
+    // so far.
+    ChunkOp chunk = chunks[task.chunk];
+    bool isEarly = i > 0 && before.lastTask < int64_t(i) - 1 &&
+                   (chunk.getBackward() || chunk.getWeight());
+    builder.setInsertionPoint(isEarly ? tasks[i - 1].op : task.op);
+    for (EdgeOp edge : edges) {
+      if (edge.getKind() != incoming || int64_t(edge.getTo()) != task.chunk ||
+          (!isForward && task.kind != gradientReader(task.chunk)))
+        continue;
+      SmallVector<Value> after(free);
+      if (before.lastTask >= 0)
+        after.push_back(tasks[before.lastTask].op->getResult(0));
+      auto recv = RecvOp::create(
+          builder, task.op->getLoc(), event, edge.getSymName(),
+          builder.getI64IntegerAttr(task.microBatch),
+          builder.getI64IntegerAttr(task.slot),
+          rankOf(edge.getFrom(), task.microBatch), Attribute(), after);
+      order.add(task.op, {recv.getEvent()});
+      slot.messages.push_back(recv.getEvent());
+    }
+
+    EdgeKind outgoing = isForward ? EdgeKind::Activation : EdgeKind::Gradient;
+    builder.setInsertionPointAfter(task.op);
+    for (EdgeOp edge : edges) {
+      if (edge.getKind() != outgoing || int64_t(edge.getFrom()) != task.chunk ||
+          task.kind != graph.sequenceOf(graph.train.calls()[edge.getCall()]))
+        continue;
+      auto send =
+          SendOp::create(builder, task.op->getLoc(), event, edge.getSymName(),
+                         builder.getI64IntegerAttr(task.microBatch),
+                         builder.getI64IntegerAttr(task.slot),
+                         rankOf(edge.getTo(), task.microBatch), Attribute(),
+                         ValueRange(task.op->getResult(0)));
+      (isForward ? slot.messages : slot.gradients).push_back(send.getEvent());
+    }
+    slot.lastTask = i;
+  }
+  order.write();
+}
+
+//===----------------------------------------------------------------------===//
+// Once a step: tied parameters
+//===----------------------------------------------------------------------===//
+
+void Communication::addTied(RankOp rank) {
+  int64_t stage = rank.getStage();
+  auto event = EventType::get(rank.getContext());
+  CombineOp combine = *rank.getOps<CombineOp>().begin();
+  OptimizerOp optimizer = *rank.getOps<OptimizerOp>().begin();
+  Operation *lastTask = nullptr;
+  for (Operation &op : rank.getBody().front())
+    if (asTask(op))
+      lastTask = &op;
+  auto afterTasks = [&]() -> SmallVector<Value> {
+    if (!lastTask)
+      return {};
+    return {lastTask->getResult(0)};
+  };
+  OpBuilder builder(combine);
+  Order order;
+  for (EdgeOp edge : edges) {
+    if (edge.getKind() != EdgeKind::Accumulator)
+      continue;
+    builder.setInsertionPoint(combine);
+    if (int64_t(edge.getFrom()) == stage)
+      SendOp::create(builder, edge.getLoc(), event, edge.getSymName(),
+                     IntegerAttr(), IntegerAttr(), edge.getTo(), Attribute(),
+                     afterTasks());
+    if (int64_t(edge.getTo()) == stage) {
+      auto recv = RecvOp::create(
+          builder, edge.getLoc(), event, edge.getSymName(), IntegerAttr(),
+          IntegerAttr(), edge.getFrom(), Attribute(), ValueRange());
+      order.add(combine, {recv.getEvent()});
+    }
+  }
+  builder.setInsertionPointToEnd(&rank.getBody().front());
+  for (EdgeOp edge : edges) {
+    if (edge.getKind() != EdgeKind::Parameter)
+      continue;
+    if (int64_t(edge.getFrom()) == stage)
+      SendOp::create(builder, edge.getLoc(), event, edge.getSymName(),
+                     IntegerAttr(), IntegerAttr(), edge.getTo(), Attribute(),
+                     ValueRange(optimizer.getEvent()));
+    if (int64_t(edge.getTo()) == stage)
+      RecvOp::create(builder, edge.getLoc(), event, edge.getSymName(),
+                     IntegerAttr(), IntegerAttr(), edge.getFrom(), Attribute(),
+                     afterTasks());
+  }
+  order.write();
+}
+
+//===----------------------------------------------------------------------===//
+// Evaluation
+//===----------------------------------------------------------------------===//
+
+void Communication::addEvaluation(RankOp rank) {
+  int64_t stage = rank.getStage();
+  auto event = EventType::get(rank.getContext());
+  OpBuilder builder = OpBuilder::atBlockEnd(&rank.getBody().front());
+  auto evaluation = EvaluationOp::create(builder, rank.getLoc());
+  builder.createBlock(&evaluation.getBody());
+  for (auto [chunk, op] : llvm::enumerate(chunks)) {
+    if (rankOf(chunk, 0) != stage)
+      continue;
+    SmallVector<Value> after;
+    for (EdgeOp edge : edges)
+      if (edge.getKind() == EdgeKind::Evaluation && edge.getTo() == chunk)
+        after.push_back(RecvOp::create(builder, edge.getLoc(), event,
+                                       edge.getSymName(), IntegerAttr(),
+                                       IntegerAttr(), rankOf(edge.getFrom(), 0),
+                                       Attribute(), ValueRange())
+                            .getEvent());
+    auto evaluate =
+        EvaluateOp::create(builder, rank.getLoc(), event, chunk, after);
+    for (EdgeOp edge : edges)
+      if (edge.getKind() == EdgeKind::Evaluation && edge.getFrom() == chunk)
+        SendOp::create(builder, edge.getLoc(), event, edge.getSymName(),
+                       IntegerAttr(), IntegerAttr(), rankOf(edge.getTo(), 0),
+                       Attribute(), ValueRange(evaluate.getEvent()));
+  }
+}
+
+void Communication::run() {
+  llvm::append_range(chunks, plan.getOps<ChunkOp>());
+  createEdges();
+  for (RankOp rank : module.getOps<RankOp>()) {
+    addMessages(rank);
+    addTied(rank);
+    addEvaluation(rank);
+  }
+}
+
+namespace {
+struct InsertCommunicationPass
+    : mgq::pipe::impl::InsertCommunicationPassBase<InsertCommunicationPass> {
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto plans = module.getOps<PlanOp>();
+    if (plans.empty()) {
+      module.emitError("has no pipe.plan");
+      return signalPassFailure();
+    }
+    FailureOr<StepGraph> graph = StepGraph::create(module, *plans.begin());
+    if (failed(graph))
+      return signalPassFailure();
+    Communication(module, *plans.begin(), std::move(*graph)).run();
+  }
+};
+} // namespace

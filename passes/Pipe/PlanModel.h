@@ -1,0 +1,71 @@
+//===- PlanModel.h - A module as the planner sees it ------------*- C++ -*-===//
+#ifndef MGQ_PASSES_PIPE_PLANMODEL_H
+#define MGQ_PASSES_PIPE_PLANMODEL_H
+
+#include "passes/Pipe/Passes.h"
+#include "passes/Planner/Plan.h"
+
+namespace mgq::pipe {
+
+/// What a user asks of the planner; names as in mgq-compile --help.
+struct PlanOptions {
+  int64_t stages = 0;   ///< 0: chosen.
+  int64_t replicas = 0; ///< 0: chosen.
+  int64_t ranks = 1;
+  int64_t microBatches = 1;
+  int64_t chunks = 0; ///< A rank, for interleaved; 0: chosen.
+  std::string schedule = "auto";
+  std::string partition = "frozen_aware";
+  std::string recompute = "auto";
+  std::string frozen = "auto";
+  std::string precision = "f32";
+  std::string target = "cpu";
+  std::string cluster;           ///< File; empty: this machine.
+  std::string profile;           ///< File; empty: none.
+  std::vector<std::string> cuts; ///< First layers of later stages.
+};
+
+/// A layer of the model: its forward call in @train, and what its gradient
+/// takes.
+struct ModelLayer {
+  mlir::func::CallOp forward;
+  llvm::SmallVector<mlir::func::CallOp> backward; ///< Sums included.
+  llvm::SmallVector<mlir::func::CallOp> weight;
+};
+
+/// The layers of @train in order. Calls on inputs alone are none: chunks repeat
+/// them.
+llvm::SmallVector<ModelLayer> collectLayers(mlir::ModuleOp module);
+
+/// The layer instance of a call.
+llvm::StringRef instanceOf(mlir::func::CallOp call);
+
+/// FLOPs of one run of a layer function, before or after `kernels`.
+int64_t flopsOf(mlir::ModuleOp module, llvm::StringRef callee);
+
+/// Costs of a module's layers. `usesPanels`: frozen weights take the room of
+/// the panels that kernels read; else that of their stored elements.
+planner::ModelCosts measureModel(mlir::ModuleOp module,
+                                 llvm::ArrayRef<ModelLayer> layers,
+                                 const PlanOptions &options);
+
+/// A plan and what it was made of.
+struct PlannedModel {
+  planner::ModelCosts costs;
+  planner::Cluster cluster;
+  planner::PlanRequest request;
+  planner::Plan plan;
+};
+
+/// Measures the model and plans it. Fails with a message.
+mlir::FailureOr<PlannedModel> planModel(mlir::ModuleOp module,
+                                        const PlanOptions &options);
+
+/// The pass pipe-partition-stages. `planned`, if not null, gets what the
+/// planner answered; it must outlive the pass.
+std::unique_ptr<mlir::Pass>
+createPartitionStagesPass(const PlanOptions &options, PlannedModel *planned);
+
+} // namespace mgq::pipe
+
+#endif // MGQ_PASSES_PIPE_PLANMODEL_H

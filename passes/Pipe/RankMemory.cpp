@@ -1,0 +1,179 @@
+//===- RankMemory.cpp - What stays in a rank's arena ----------------------===//
+
+#include "passes/Pipe/RankMemory.h"
+
+using namespace mlir;
+using namespace mgq::pipe;
+namespace nn = mgq::nn;
+
+//===----------------------------------------------------------------------===//
+// Kernels
+//===----------------------------------------------------------------------===//
+
+Kernels::Kernels(ModuleOp module) {
+  if (auto code = module.lookupSymbol<ModuleOp>("kernels"))
+    symbols.emplace(code);
+}
+
+LLVM::LLVMFuncOp Kernels::find(StringRef name) const {
+  return symbols ? symbols->lookup<LLVM::LLVMFuncOp>(name) : nullptr;
+}
+
+int64_t Kernels::scratchBytes(StringRef name) const {
+  auto bytes = find(name)->getAttrOfType<IntegerAttr>("nn.scratch_bytes");
+  return bytes ? bytes.getInt() : 0;
+}
+
+FlatSymbolRefAttr Kernels::packFunction(func::CallOp call,
+                                        unsigned operand) const {
+  auto packed = find(call.getCallee())->getAttrOfType<ArrayAttr>("nn.packed");
+  return packed ? dyn_cast<FlatSymbolRefAttr>(packed[operand])
+                : FlatSymbolRefAttr();
+}
+
+int64_t Kernels::panelBytes(StringRef packFunction) const {
+  auto args = find(packFunction)->getAttrOfType<ArrayAttr>("nn.args");
+  auto type = cast<MemRefType>(cast<TypeAttr>(args[1]).getValue());
+  return byteSize(
+      RankedTensorType::get(type.getShape(), type.getElementType()));
+}
+
+//===----------------------------------------------------------------------===//
+// Parameters
+//===----------------------------------------------------------------------===//
+
+void mgq::pipe::forEachGradient(
+    func::FuncOp train, llvm::function_ref<void(unsigned, StringAttr)> visit) {
+  for (unsigned i = 0; i < train.getNumResults(); ++i)
+    if (auto param =
+            train.getResultAttrOfType<FlatSymbolRefAttr>(i, "nn.gradient"))
+      visit(i, param.getAttr());
+}
+
+RankMemory::RankMemory(ModuleOp module, const StepGraph &graph,
+                       const Kernels &kernels, int64_t stage)
+    : module(module), context(module.getContext()), graph(graph),
+      kernels(kernels), stage(stage), owners(graph.owners(module)) {}
+
+ArenaAttr RankMemory::valueOf(StringAttr param) const {
+  return dyn_cast_or_null<ArenaAttr>(params.lookup(param));
+}
+
+/// Room for each frozen weight in each form in which kernels read it.
+void RankMemory::placePanels(ArrayRef<func::CallOp> calls) {
+  for (func::CallOp call : calls)
+    for (auto [i, operand] : llvm::enumerate(call.getOperands())) {
+      auto ref = operand.getDefiningOp<nn::ParamRefOp>();
+      FlatSymbolRefAttr pack = ref ? kernels.packFunction(call, i) : nullptr;
+      if (!pack)
+        continue;
+      auto &place = panels[{ref.getParamAttr().getAttr(), pack.getAttr()}];
+      if (place)
+        continue;
+      int64_t bytes = kernels.panelBytes(pack.getValue());
+      place = arena(weights.take(bytes), bytes);
+    }
+}
+
+/// The first use of an owned parameter adds to the parameter's own accumulator,
+/// each further use to one of its own. What belongs to another stage is summed
+/// here and sent there.
+void RankMemory::placeAccumulators(OpBuilder &builder) {
+  llvm::DenseSet<StringAttr> seen;
+  func::FuncOp train = graph.train.function();
+  Operation *ret = graph.train.returnOp();
+  forEachGradient(train, [&](unsigned i, StringAttr param) {
+    bool isOwned = owners.lookup(param) == stage;
+    auto call = StepGraph::producer(ret->getOperand(i));
+    bool isMade = call && graph.stageOf(StepGraph::chunkOf(call), 0) == stage;
+    if (!isOwned && !isMade)
+      return;
+    int64_t offset = isOwned && seen.insert(param).second
+                         ? ownOffsets.lookup(param)
+                         : gradients.take(byteSize(train.getResultTypes()[i]));
+    accumulators[i] = offset;
+    if (isOwned)
+      PlaceUseOp::create(builder, train.getLoc(), param.getValue(), i, offset);
+  });
+}
+
+/// Trainable parameters with gradient and optimizer state on the stage that
+/// owns them; a frozen one stays in the mapped file unless its bytes lie there
+/// unaligned.
+LogicalResult RankMemory::placeParams(OpBuilder &builder,
+                                      ArrayRef<func::CallOp> calls) {
+  llvm::DenseSet<StringAttr> used;
+  for (func::CallOp call : calls)
+    for (Value operand : call.getOperands())
+      if (auto ref = operand.getDefiningOp<nn::ParamRefOp>())
+        used.insert(ref.getParamAttr().getAttr());
+  SmallVector<nn::ParamOp> mine;
+  for (nn::ParamOp param : module.getOps<nn::ParamOp>())
+    if (used.contains(param.getSymNameAttr()))
+      mine.push_back(param);
+
+  auto isOwned = [&](nn::ParamOp param) {
+    return param.isTrainable() &&
+           owners.lookup(param.getSymNameAttr()) == stage;
+  };
+  for (nn::ParamOp param : mine) {
+    int64_t bytes = param.getLength();
+    Type element = param.getTensorType().getElementType();
+    int64_t align = std::max(8u, element.getIntOrFloatBitWidth()) / 8;
+    if (param.isTrainable() && !element.isF32())
+      return param.emitError("not supported yet: training parameter ")
+             << param.getSymName() << " of type " << element
+             << "; supported: f32";
+    bool isCopied = param.isTrainable() || param.getOffset() % align != 0;
+    params[param.getSymNameAttr()] =
+        isCopied ? Attribute(arena(weights.take(bytes), bytes))
+                 : Attribute(WeightAttr::get(
+                       builder.getContext(),
+                       FlatSymbolRefAttr::get(param.getSymNameAttr())));
+  }
+  placePanels(calls);
+  gradients.begin = weights.end();
+  for (nn::ParamOp param : mine)
+    if (isOwned(param))
+      ownOffsets[param.getSymNameAttr()] = gradients.take(param.getLength());
+  ownedBytes = gradients.bytes;
+  OpBuilder::InsertionGuard guard(builder);
+  placeAccumulators(builder);
+
+  optimizer.begin = gradients.end();
+  for (nn::ParamOp param : mine) {
+    auto attr = [&](std::optional<int64_t> offset) {
+      return offset ? builder.getI64IntegerAttr(*offset) : IntegerAttr();
+    };
+    std::optional<int64_t> value, gradient, momentum, variance;
+    if (auto place = valueOf(param.getSymNameAttr()))
+      value = place.getOffset();
+    if (isOwned(param)) {
+      gradient = ownOffsets.lookup(param.getSymNameAttr());
+      momentum = optimizer.take(param.getLength());
+      variance = optimizer.take(param.getLength());
+    }
+    PlaceParamOp::create(
+        builder, param.getLoc(), FlatSymbolRefAttr::get(param.getSymNameAttr()),
+        attr(value), attr(gradient), attr(momentum), attr(variance));
+  }
+  cells.begin = optimizer.end();
+  return success();
+}
+
+ArenaAttr RankMemory::cell(StringRef name, Type type) {
+  ArenaAttr &place = cellPlaces[name];
+  if (!place) {
+    int64_t bytes = byteSize(type);
+    place = arena(cells.take(bytes), bytes);
+  }
+  return place;
+}
+
+Attribute RankMemory::placeOf(func::CallOp call, unsigned operand) {
+  auto ref = call.getOperand(operand).getDefiningOp<nn::ParamRefOp>();
+  StringAttr param = ref.getParamAttr().getAttr();
+  if (FlatSymbolRefAttr pack = kernels.packFunction(call, operand))
+    return panels.lookup({param, pack.getAttr()});
+  return params.lookup(param);
+}

@@ -1,0 +1,108 @@
+//===- RankMemory.h - What stays in a rank's arena --------------*- C++ -*-===//
+//
+//   arena: | weights | gradients | optimizer | cells | activations | scratch |
+//
+// This part places the first four: trainable values, frozen weights as kernels
+// read them where that is not as they are stored, accumulators, Adam's states,
+// and scalars and outputs that the runtime reads or writes.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MGQ_PASSES_PIPE_RANKMEMORY_H
+#define MGQ_PASSES_PIPE_RANKMEMORY_H
+
+#include "passes/Pipe/ArenaLayout.h"
+#include "passes/Pipe/StepGraph.h"
+
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace mgq::pipe {
+
+/// Code of layer functions, by name.
+class Kernels {
+public:
+  explicit Kernels(mlir::ModuleOp module);
+
+  mlir::LLVM::LLVMFuncOp find(llvm::StringRef name) const;
+  /// Bytes of scratch that a layer function asks for.
+  int64_t scratchBytes(llvm::StringRef name) const;
+  /// The function that packs what a call reads as this operand, or null: the
+  /// kernel reads the parameter as it is stored.
+  mlir::FlatSymbolRefAttr packFunction(mlir::func::CallOp call,
+                                       unsigned operand) const;
+  /// Bytes that a packing function writes.
+  int64_t panelBytes(llvm::StringRef packFunction) const;
+
+private:
+  std::optional<mlir::SymbolTable> symbols;
+};
+
+/// A part of the arena that grows while things are placed in it.
+struct Region {
+  int64_t begin = 0;
+  int64_t bytes = 0;
+
+  int64_t take(int64_t size) {
+    int64_t offset = begin + bytes;
+    bytes += alignBytes(size);
+    return offset;
+  }
+  int64_t end() const { return begin + bytes; }
+};
+
+/// The persistent part of one rank's arena.
+class RankMemory {
+public:
+  RankMemory(mlir::ModuleOp module, const StepGraph &graph,
+             const Kernels &kernels, int64_t stage);
+
+  /// Places parameters, accumulators and states; writes place_param, place_use.
+  mlir::LogicalResult placeParams(mlir::OpBuilder &builder,
+                                  llvm::ArrayRef<mlir::func::CallOp> calls);
+  /// The place of a named cell, made on first use.
+  ArenaAttr cell(llvm::StringRef name, mlir::Type type);
+
+  /// Where a call finds a parameter.
+  mlir::Attribute placeOf(mlir::func::CallOp call, unsigned operand);
+  ArenaAttr arena(int64_t offset, int64_t bytes) const {
+    return ArenaAttr::get(context, offset, bytes);
+  }
+  /// The accumulator of gradient number `use` of @train, on this rank.
+  int64_t accumulator(unsigned use) const { return accumulators.lookup(use); }
+  /// A trainable parameter's value.
+  ArenaAttr valueOf(mlir::StringAttr param) const;
+  /// Gradients of owned parameters: one range.
+  ArenaAttr ownedGradients() const {
+    return arena(gradients.begin, ownedBytes);
+  }
+
+  /// By parameter and function that packs it: where the panels are.
+  llvm::MapVector<std::pair<mlir::StringAttr, mlir::StringAttr>, ArenaAttr>
+      panels;
+  llvm::MapVector<mlir::StringAttr, mlir::Attribute> params;
+  Region weights, gradients, optimizer, cells;
+
+private:
+  void placePanels(llvm::ArrayRef<mlir::func::CallOp> calls);
+  void placeAccumulators(mlir::OpBuilder &builder);
+
+  mlir::ModuleOp module;
+  mlir::MLIRContext *context;
+  const StepGraph &graph;
+  const Kernels &kernels;
+  int64_t stage;
+  int64_t ownedBytes = 0;
+  llvm::MapVector<mlir::StringAttr, int64_t> owners;
+  llvm::DenseMap<mlir::StringAttr, int64_t> ownOffsets;
+  llvm::DenseMap<unsigned, int64_t> accumulators;
+  llvm::StringMap<ArenaAttr> cellPlaces;
+};
+
+/// Calls `visit` with each gradient of @train: result number and parameter.
+void forEachGradient(
+    mlir::func::FuncOp train,
+    llvm::function_ref<void(unsigned, mlir::StringAttr)> visit);
+
+} // namespace mgq::pipe
+
+#endif // MGQ_PASSES_PIPE_RANKMEMORY_H
