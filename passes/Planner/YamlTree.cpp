@@ -38,9 +38,9 @@ Error YamlTree::expectKeys(const YamlNode &node, StringRef what,
                            llvm::join(known, ", "));
   for (size_t k = 0; k < node.keys.size(); ++k)
     if (!llvm::is_contained(known, node.keys[k]))
-      return error(node.children[k], "unknown key '" + node.keys[k] + "' of " +
-                                         what +
-                                         "; known: " + llvm::join(known, ", "));
+      return located(path, node.keyPlaces[k].first, node.keyPlaces[k].second,
+                     "unknown key '" + node.keys[k] + "' of " + what +
+                         "; known: " + llvm::join(known, ", "));
   return Error::success();
 }
 
@@ -80,9 +80,17 @@ public:
 private:
   void place(llvm::yaml::Node &node, YamlNode &result) {
     llvm::SMLoc start = node.getSourceRange().Start;
-    if (start.isValid())
-      std::tie(result.line, result.column) =
-          sources.getLineAndColumn(start, sources.getMainFileID());
+    if (!start.isValid())
+      return;
+    // Of a flow collection the range begins behind its bracket.
+    const llvm::MemoryBuffer *buffer =
+        sources.getMemoryBuffer(sources.getMainFileID());
+    const char *at = start.getPointer();
+    if (at > buffer->getBufferStart() && (at[-1] == '[' || at[-1] == '{') &&
+        !llvm::isa<llvm::yaml::ScalarNode>(node))
+      start = llvm::SMLoc::getFromPointer(at - 1);
+    std::tie(result.line, result.column) =
+        sources.getLineAndColumn(start, sources.getMainFileID());
   }
 
   void addEntry(YamlNode &map, llvm::yaml::KeyValueNode &entry) {
@@ -98,6 +106,7 @@ private:
       value.column = key.column;
     }
     map.keys.push_back(key.text);
+    map.keyPlaces.emplace_back(key.line, key.column);
     map.children.push_back(std::move(value));
   }
 

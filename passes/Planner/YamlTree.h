@@ -13,15 +13,17 @@
 #include "llvm/Support/Error.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace mgq::planner {
 
 struct YamlNode {
   enum Kind { Null, Scalar, Sequence, Mapping } kind = Null;
-  std::string text;               ///< Of a scalar.
-  std::vector<std::string> keys;  ///< Of a mapping.
-  std::vector<YamlNode> children; ///< Values, or items.
+  std::string text;                                     ///< Of a scalar.
+  std::vector<std::string> keys;                        ///< Of a mapping.
+  std::vector<std::pair<unsigned, unsigned>> keyPlaces; ///< Line, column.
+  std::vector<YamlNode> children;                       ///< Values, or items.
   unsigned line = 1, column = 1;
 
   const YamlNode *find(llvm::StringRef key) const;

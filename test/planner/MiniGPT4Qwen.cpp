@@ -32,6 +32,50 @@ double MiniGPT4Qwen::blockForward() const {
   return length == 256 ? 162.7 : length == 512 ? 328.1 : 1016.5;
 }
 
+static void addBytes(const MiniGPT4Qwen &config, ModelCosts &model) {
+  int64_t width = 5120, tokens = config.length;
+  for (LayerCosts &costs : model.layers) {
+    llvm::StringRef name = costs.name;
+    int64_t hidden = tokens * width * 2;
+    if (name.starts_with("llm.")) {
+      bool whole = !config.halves;
+      costs.parameters = whole                   ? 315228160
+                         : name.ends_with("mlp") ? 210370560
+                                                 : 104857600;
+      costs.residualBytes = whole ? 14 * hidden : 7 * hidden;
+      costs.inputBytes = hidden;
+      costs.transientBytes = 6 * hidden;
+      if (config.lora) {
+        costs.trainableParameters = 16 * 4 * 2 * width;
+        costs.weightFlops = 0.001 * costs.backwardFlops;
+      }
+    } else if (name == "head") {
+      costs.parameters = 778567680;
+      costs.residualBytes = costs.inputBytes = hidden;
+      costs.transientBytes = tokens * 152064 * 8;
+    } else if (name == "projection") {
+      costs.parameters = 778567680; // With the word embedding.
+      costs.residualBytes = costs.inputBytes = 32 * 768 * 4;
+      costs.transientBytes = 2 * hidden;
+      costs.weightFlops = costs.backwardFlops;
+      costs.backwardFlops = 0;
+    } else {
+      costs.parameters = 1000000000 / 40;
+      costs.transientBytes = 257 * 6144 * 4;
+    }
+    costs.weightBytes = 2 * costs.parameters;
+    costs.gradientBytes = 4 * costs.trainableParameters;
+    costs.optimizerBytes = 12 * costs.trainableParameters;
+  }
+  for (size_t l = 0; l + 1 < model.layers.size(); ++l) {
+    bool language = model.layers[l + 1].outputNeedsGradient &&
+                    model.layers[l + 1].name != "projection";
+    model.cuts[l].activationBytes =
+        language ? tokens * width * 2 : 257 * 1408 * 2;
+    model.cuts[l].gradientBytes = language ? tokens * width * 2 : 0;
+  }
+}
+
 ModelCosts MiniGPT4Qwen::model() const {
   ModelCosts model;
   std::vector<LayerCosts> &layers = model.layers;
@@ -92,6 +136,8 @@ ModelCosts MiniGPT4Qwen::model() const {
       costs.trainableParameters = 768 * 5120 + 5120;
   }
   model.cuts.resize(layers.size() - 1);
+  if (bytes)
+    addBytes(*this, model);
   return model;
 }
 

@@ -18,6 +18,10 @@ struct MiniGPT4Qwen {
   /// Each Qwen block runs forward again in its backward pass.
   bool recomputesBlocks = false;
 
+  /// Bytes as well: bf16 weights, activations of bf16; adapters of rank 16 on
+  /// each block with `lora`.
+  bool bytes = false, lora = false;
+
   ModelCosts model() const;
   double blockForward() const;
   double headForward() const { return 1.5570 * length; }
