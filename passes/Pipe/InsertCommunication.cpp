@@ -172,6 +172,7 @@ void Communication::addMessages(RankOp rank) {
   // micro-batch there.
   struct Slot {
     int64_t lastTask = -1;
+    bool isUsedAgain = false; // not by the first micro-batch
     SmallVector<Value> messages, gradients;
     /// Gradient sends of the micro-batch before: they may still be under way
     /// while this one runs forward.
@@ -179,12 +180,16 @@ void Communication::addMessages(RankOp rank) {
   };
   std::map<std::pair<int64_t, int64_t>, Slot> slots;
 
+  bool hasOneSlot = llvm::all_of(tasks, [&](const Task &task) {
+    return task.slot == 0 && task.chunk == tasks.front().chunk;
+  });
   for (auto [i, task] : llvm::enumerate(tasks)) {
     Slot &slot = slots[{task.chunk, task.slot}];
     bool isForward = task.kind == SequenceKind::Forward;
     Slot before = slot;
     if (isForward) {
       slot = Slot();
+      slot.isUsedAgain = before.lastTask >= 0;
       slot.leaving =
           before.gradients.empty() ? before.leaving : before.gradients;
     }
@@ -208,8 +213,11 @@ void Communication::addMessages(RankOp rank) {
       if (edge.getKind() != incoming || int64_t(edge.getTo()) != task.chunk ||
           (!isForward && task.kind != gradientReader(task.chunk)))
         continue;
+      // Gradients have room that forward does not touch, unless all values
+      // share the rank's only slot.
       SmallVector<Value> after(free);
-      if (before.lastTask >= 0)
+      if (before.lastTask >= 0 &&
+          (isForward || before.isUsedAgain || hasOneSlot))
         after.push_back(tasks[before.lastTask].op->getResult(0));
       auto recv = RecvOp::create(
           builder, task.op->getLoc(), event, edge.getSymName(),
