@@ -56,6 +56,12 @@ static Alternative judge(llvm::StringRef name, const ModelCosts &model,
       result.largestMemoryBytes = has + memory.lack;
     }
   }
+  result.schedule = plan->schedule;
+  result.stages = plan->stages;
+  result.replicas = plan->replicas;
+  result.microBatches = plan->microBatches;
+  for (size_t c = 1; c < plan->chunks.size(); ++c)
+    result.cuts.push_back(plan->chunks[c].firstLayer);
   result.stepSeconds = plan->stepSeconds;
   result.bubble = plan->simulation.bubble;
   if (result.fits)

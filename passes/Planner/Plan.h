@@ -100,6 +100,10 @@ struct Alternative {
   std::string name; ///< "uniform", "parameters", "flops", "data_parallel".
   bool fits = true;
   std::string verdict; ///< "needs 61.2 GiB on rank 0, device has 24 GiB".
+  /// What the alternative is; nothing where not even that could be made.
+  ScheduleKind schedule = ScheduleKind::OneFOneB;
+  int stages = 0, replicas = 0, microBatches = 0;
+  std::vector<int> cuts; ///< First layers of chunks 1, 2, ...
   double stepSeconds = 0, bubble = 0;
   int64_t largestMemoryBytes = 0;
 };
