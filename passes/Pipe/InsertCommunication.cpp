@@ -181,9 +181,6 @@ void Communication::addMessages(RankOp rank) {
   };
   std::map<std::pair<int64_t, int64_t>, Slot> slots;
 
-  bool hasOneSlot = llvm::all_of(tasks, [&](const Task &task) {
-    return task.slot == 0 && task.chunk == tasks.front().chunk;
-  });
   for (auto [i, task] : llvm::enumerate(tasks)) {
     Slot &slot = slots[{task.chunk, task.slot}];
     bool isForward = task.kind == SequenceKind::Forward;
@@ -205,11 +202,9 @@ void Communication::addMessages(RankOp rank) {
       if (edge.getKind() != incoming || int64_t(edge.getTo()) != task.chunk ||
           (!isForward && task.kind != gradientReader(task.chunk)))
         continue;
-      // Gradients have room that forward does not touch, unless all values
-      // share the rank's only slot.
+      // Gradients have room that forward does not touch.
       SmallVector<Value> after;
-      if (before.lastTask >= 0 &&
-          (isForward || before.isUsedAgain || hasOneSlot))
+      if (before.lastTask >= 0 && (isForward || before.isUsedAgain))
         after.push_back(tasks[before.lastTask].op->getResult(0));
       auto recv = RecvOp::create(
           builder, task.op->getLoc(), event, edge.getSymName(),
@@ -300,21 +295,29 @@ void Communication::addEvaluation(RankOp rank) {
   OpBuilder builder = OpBuilder::atBlockEnd(&rank.getBody().front());
   auto evaluation = EvaluationOp::create(builder, rank.getLoc());
   builder.createBlock(&evaluation.getBody());
-  for (auto [chunk, op] : llvm::enumerate(chunks)) {
+  // Values of an evaluation have one place on a rank: chunks of one rank find
+  // them there.
+  auto isMessage = [&](EdgeOp edge, int64_t end, int64_t chunk) {
+    return edge.getKind() == EdgeKind::Evaluation && end == chunk &&
+           rankOf(edge.getFrom(), 0) != rankOf(edge.getTo(), 0);
+  };
+  SmallVector<Value> last;
+  for (int64_t chunk = 0; chunk < graph.chunks; ++chunk) {
     if (rankOf(chunk, 0) != stage)
       continue;
     SmallVector<Value> after;
     for (EdgeOp edge : edges)
-      if (edge.getKind() == EdgeKind::Evaluation && edge.getTo() == chunk)
+      if (isMessage(edge, edge.getTo(), chunk))
         after.push_back(RecvOp::create(builder, edge.getLoc(), event,
                                        edge.getSymName(), IntegerAttr(),
                                        IntegerAttr(), rankOf(edge.getFrom(), 0),
-                                       Attribute(), ValueRange())
+                                       Attribute(), last)
                             .getEvent());
     auto evaluate =
         EvaluateOp::create(builder, rank.getLoc(), event, chunk, after);
+    last.assign({evaluate.getEvent()});
     for (EdgeOp edge : edges)
-      if (edge.getKind() == EdgeKind::Evaluation && edge.getFrom() == chunk)
+      if (isMessage(edge, edge.getFrom(), chunk))
         SendOp::create(builder, edge.getLoc(), event, edge.getSymName(),
                        IntegerAttr(), IntegerAttr(), rankOf(edge.getTo(), 0),
                        Attribute(), ValueRange(evaluate.getEvent()));
