@@ -37,10 +37,9 @@ OpList::OpList(const RankView &view, const mgq_op *ops, int32_t count,
 
 void OpList::checkMessage(const Entry &entry, int32_t index) const {
   const mgq_op &op = *entry.op;
-  if (isMessage(op) &&
-      (op.peer < 0 || op.peer >= view.program.stages || op.peer == view.stage ||
-       op.tag < 0 || op.tag >= TagGather || op.bytes < 0 || op.traffic < 0 ||
-       op.traffic > MGQ_TRAFFIC_PARAMETER))
+  if (isMessage(op) && (op.peer < 0 || op.peer >= view.program.stages ||
+                        op.tag < 0 || op.tag >= TagGather || op.bytes < 0 ||
+                        op.traffic < 0 || op.traffic > MGQ_TRAFFIC_PARAMETER))
     failOp(index);
   for (int32_t i = 0; i < op.wait_count; ++i)
     if (op.waits[i] < 0 || op.waits[i] >= index ||
