@@ -12,6 +12,7 @@ packages=(
   llvm-22-dev llvm-22-tools libmlir-22-dev mlir-22-tools
   libprotobuf-dev protobuf-compiler
   nlohmann-json3-dev libcli11-dev libfmt-dev libgmock-dev libgtest-dev
+  openmpi-bin libopenmpi-dev
 )
 
 case ${1:-} in

@@ -9,13 +9,16 @@ from lit.llvm import llvm_config
 config.name = "MGQ"
 config.test_format = lit.formats.ShTest(execute_external=False)
 config.suffixes = [".mlir", ".test"]
-config.excludes = ["data", "gradients", "lib", "node", "golden", "e2e"]
+config.excludes = ["data", "gradients", "lib", "node", "golden", "e2e", "Inputs"]
 config.test_source_root = os.path.dirname(__file__)
 config.test_exec_root = os.path.join(config.mgq_build_dir, "test")
 
 llvm_config.with_environment("PATH", config.llvm_tools_dir, append_path=True)
 llvm_config.with_environment("PATH", config.mgq_tools_dir, append_path=True)
 config.substitutions.append(("%python", sys.executable))
+config.substitutions.append(
+    ("%mgq_opt", os.path.join(config.mgq_tools_dir, "mgq-opt"))
+)
 # The Python that scripts/setup.sh prepares: it has the onnx package.
 config.substitutions.append(
     ("%onnx_python", os.path.join(config.mgq_build_dir, "venv", "bin", "python"))

@@ -87,11 +87,17 @@ static LogicalResult checkSequence(SequenceOp sequence, Memory &memory) {
   return success();
 }
 
-/// Checks sequences that run one after the other on the same micro-batch, each
-/// after what `kinds` says has arrived.
-static LogicalResult
-checkOrder(RankOp rank, int64_t chunk,
-           ArrayRef<std::pair<SequenceKind, std::optional<EdgeKind>>> kinds) {
+namespace {
+/// A sequence, and the kind of edges on which things arrive before it.
+struct Step {
+  SequenceKind kind;
+  int64_t chunk;
+  std::optional<EdgeKind> arrives;
+};
+} // namespace
+
+/// Checks sequences that run one after the other on the same micro-batch.
+static LogicalResult checkOrder(RankOp rank, ArrayRef<Step> steps) {
   auto sizes = rank.getMemory();
   if (!sizes)
     return success();
@@ -99,38 +105,42 @@ checkOrder(RankOp rank, int64_t chunk,
   // Weights, gradients, optimizer and cells.
   memory.persistent = (*sizes)[0] + (*sizes)[1] + (*sizes)[2] + (*sizes)[3];
   auto module = rank->getParentOfType<ModuleOp>();
-  for (const auto &step : kinds) {
-    SequenceOp sequence = rank.getSequence(step.first, chunk);
-    std::optional<EdgeKind> arrives = step.second;
-    if (arrives)
-      rank.getBody().walk([&](RecvOp recv) {
-        auto edge = module.lookupSymbol<EdgeOp>(recv.getEdge());
-        if (edge && edge.getKind() == *arrives &&
-            int64_t(edge.getTo()) == chunk)
-          memory.write(recv.getPlaceAttr(), recv);
-      });
+  for (const Step &step : steps) {
+    rank.getBody().walk([&](RecvOp recv) {
+      auto edge = module.lookupSymbol<EdgeOp>(recv.getEdge());
+      if (edge && edge.getKind() == step.arrives &&
+          int64_t(edge.getTo()) == step.chunk)
+        memory.write(recv.getPlaceAttr(), recv);
+    });
+    SequenceOp sequence = rank.getSequence(step.kind, step.chunk);
     if (sequence && failed(checkSequence(sequence, memory)))
       return failure();
   }
   return success();
 }
 
+static LogicalResult checkRank(RankOp rank) {
+  if (failed(checkOrder(rank, {{SequenceKind::Count, -1, std::nullopt}})))
+    return failure();
+  SmallVector<Step> evaluation;
+  for (PlaceSlotsOp slots : rank.getOps<PlaceSlotsOp>()) {
+    int64_t chunk = slots.getChunk();
+    if (failed(checkOrder(rank,
+                          {{SequenceKind::Forward, chunk, EdgeKind::Activation},
+                           {SequenceKind::Backward, chunk, EdgeKind::Gradient},
+                           {SequenceKind::Weight, chunk, std::nullopt}})))
+      return failure();
+    evaluation.push_back({SequenceKind::Evaluate, chunk, EdgeKind::Evaluation});
+  }
+  return checkOrder(rank, evaluation);
+}
+
 namespace {
 struct CheckMemoryPass : mgq::pipe::impl::CheckMemoryPassBase<CheckMemoryPass> {
   void runOnOperation() override {
-    for (RankOp rank : getOperation().getOps<RankOp>()) {
-      if (failed(checkOrder(rank, -1, {{SequenceKind::Count, std::nullopt}})))
+    for (RankOp rank : getOperation().getOps<RankOp>())
+      if (failed(checkRank(rank)))
         return signalPassFailure();
-      for (PlaceSlotsOp slots : rank.getOps<PlaceSlotsOp>())
-        if (failed(checkOrder(rank, slots.getChunk(),
-                              {{SequenceKind::Forward, EdgeKind::Activation},
-                               {SequenceKind::Backward, EdgeKind::Gradient},
-                               {SequenceKind::Weight, std::nullopt}})) ||
-            failed(
-                checkOrder(rank, slots.getChunk(),
-                           {{SequenceKind::Evaluate, EdgeKind::Evaluation}})))
-          return signalPassFailure();
-    }
     markAllAnalysesPreserved();
   }
 };

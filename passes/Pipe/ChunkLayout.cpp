@@ -41,7 +41,7 @@ ChunkLayout::ChunkLayout(const StepGraph &graph, int64_t chunk,
                          const llvm::DenseSet<Value> &elsewhere) {
   llvm::DenseSet<Value> crosses;
   int64_t step = 0;
-  SmallVector<std::pair<Value, bool>> sent; // value, is a gradient
+  SmallVector<Value> sent;
   for (SequenceKind kind :
        {SequenceKind::Forward, SequenceKind::Backward, SequenceKind::Weight}) {
     bool isForward = kind == SequenceKind::Forward;
@@ -54,7 +54,8 @@ ChunkLayout::ChunkLayout(const StepGraph &graph, int64_t chunk,
         if (crossing.to == chunk &&
             crossing.kind ==
                 (isForward ? EdgeKind::Activation : EdgeKind::Gradient)) {
-          add(crossing.value, step);
+          // Forward touches nothing of a gradient's room: it may come early.
+          add(crossing.value, /*begin=*/isForward ? step : 0);
           crosses.insert(crossing.value);
         }
     int64_t arrival = step++;
@@ -82,17 +83,15 @@ ChunkLayout::ChunkLayout(const StepGraph &graph, int64_t chunk,
                 (isForward ? EdgeKind::Activation : EdgeKind::Gradient)) {
           crosses.insert(crossing.value);
           use(crossing.value, step);
-          sent.push_back({crossing.value, !isForward});
+          sent.push_back(crossing.value);
         }
     sequences.back().last = step++;
   }
-  // What leaves shares its room with nothing that comes later: so nobody waits
-  // until it has left. A gradient may even be on its way when the next
-  // micro-batch is in the slot.
-  for (auto [value, isGradient] : sent) {
+  // What leaves has room of its own: it may still be on its way when the next
+  // micro-batch enters the slot.
+  for (Value value : sent) {
     use(value, step);
-    if (isGradient)
-      placed[index.lookup(value)].lifetime.begin = 0;
+    placed[index.lookup(value)].lifetime.begin = 0;
   }
   for (PlacedValue &value : placed) {
     value.kind = sequenceAt(value.lifetime.begin);

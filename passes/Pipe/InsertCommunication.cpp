@@ -8,12 +8,13 @@
 //   %2 = forward chunk(1) micro_batch(1) after(%0)     meanwhile
 //   %3 = send @activation1 micro_batch(1) after(%2)
 //
-// What the compute stream does not order is ordered by `after`:
-// - a micro-batch enters a slot (forward, or a receive into it) after the
-//   receives, and the sends of activations, of the one that was there;
-// - backward after the gradients of the micro-batch before have left the slot.
-// No wait can last for ever: what has to leave is read earlier in the
-// simulation that gave out the slots, or by what the waiting op depends on.
+// What the compute stream does not order is ordered by `after`. What leaves a
+// rank has room of its own in the slot (ChunkLayout), so that
+// - a receive into a slot comes after the last op of the micro-batch before;
+// - forward comes after the activations, backward after the gradients, of the
+//   micro-batch before have left the slot.
+// Neither can last for ever: they are read earlier in the simulation that gave
+// out the slots, or by what the waiting op depends on.
 //
 //===----------------------------------------------------------------------===//
 
@@ -168,11 +169,12 @@ void Communication::addMessages(RankOp rank) {
   OpBuilder builder(rank.getContext());
   Order order;
 
-  // By chunk and slot: number of the last task there, messages of the
-  // micro-batch there.
+  // By chunk and slot: number of the last task there, sends of the micro-batch
+  // there.
   struct Slot {
     int64_t lastTask = -1;
-    SmallVector<Value> messages, gradients;
+    bool isUsedAgain = false;                  // not by the first micro-batch
+    SmallVector<Value> activations, gradients; // sends
     /// Gradient sends of the micro-batch before: they may still be under way
     /// while this one runs forward.
     SmallVector<Value> leaving;
@@ -185,31 +187,24 @@ void Communication::addMessages(RankOp rank) {
     Slot before = slot;
     if (isForward) {
       slot = Slot();
+      slot.isUsedAgain = before.lastTask >= 0;
       slot.leaving =
           before.gradients.empty() ? before.leaving : before.gradients;
     }
-    // What must have happened before anything is written for this task.
-    ArrayRef<Value> free;
-    if (isForward)
-      free = before.messages;
-    order.add(task.op, free);
-    if (!isForward)
-      order.add(task.op, slot.leaving);
+    // What a task writes that leaves the rank has left before.
+    order.add(task.op, isForward ? before.activations : slot.leaving);
 
     EdgeKind incoming = isForward ? EdgeKind::Activation : EdgeKind::Gradient;
-    // Received while the task before runs, if the slot is free by then. Where
-    // nothing comes back, only the task itself shows that its readers have come
-    // so far.
-    ChunkOp chunk = chunks[task.chunk];
-    bool isEarly = i > 0 && before.lastTask < int64_t(i) - 1 &&
-                   (chunk.getBackward() || chunk.getWeight());
+    // Received while the task before runs, if the slot is free by then.
+    bool isEarly = i > 0 && before.lastTask < int64_t(i) - 1;
     builder.setInsertionPoint(isEarly ? tasks[i - 1].op : task.op);
     for (EdgeOp edge : edges) {
       if (edge.getKind() != incoming || int64_t(edge.getTo()) != task.chunk ||
           (!isForward && task.kind != gradientReader(task.chunk)))
         continue;
-      SmallVector<Value> after(free);
-      if (before.lastTask >= 0)
+      // Gradients have room that forward does not touch.
+      SmallVector<Value> after;
+      if (before.lastTask >= 0 && (isForward || before.isUsedAgain))
         after.push_back(tasks[before.lastTask].op->getResult(0));
       auto recv = RecvOp::create(
           builder, task.op->getLoc(), event, edge.getSymName(),
@@ -217,7 +212,6 @@ void Communication::addMessages(RankOp rank) {
           builder.getI64IntegerAttr(task.slot),
           rankOf(edge.getFrom(), task.microBatch), Attribute(), after);
       order.add(task.op, {recv.getEvent()});
-      slot.messages.push_back(recv.getEvent());
     }
 
     EdgeKind outgoing = isForward ? EdgeKind::Activation : EdgeKind::Gradient;
@@ -232,7 +226,8 @@ void Communication::addMessages(RankOp rank) {
                          builder.getI64IntegerAttr(task.slot),
                          rankOf(edge.getTo(), task.microBatch), Attribute(),
                          ValueRange(task.op->getResult(0)));
-      (isForward ? slot.messages : slot.gradients).push_back(send.getEvent());
+      (isForward ? slot.activations : slot.gradients)
+          .push_back(send.getEvent());
     }
     slot.lastTask = i;
   }
@@ -300,21 +295,29 @@ void Communication::addEvaluation(RankOp rank) {
   OpBuilder builder = OpBuilder::atBlockEnd(&rank.getBody().front());
   auto evaluation = EvaluationOp::create(builder, rank.getLoc());
   builder.createBlock(&evaluation.getBody());
-  for (auto [chunk, op] : llvm::enumerate(chunks)) {
+  // Values of an evaluation have one place on a rank: chunks of one rank find
+  // them there.
+  auto isMessage = [&](EdgeOp edge, int64_t end, int64_t chunk) {
+    return edge.getKind() == EdgeKind::Evaluation && end == chunk &&
+           rankOf(edge.getFrom(), 0) != rankOf(edge.getTo(), 0);
+  };
+  SmallVector<Value> last;
+  for (int64_t chunk = 0; chunk < graph.chunks; ++chunk) {
     if (rankOf(chunk, 0) != stage)
       continue;
     SmallVector<Value> after;
     for (EdgeOp edge : edges)
-      if (edge.getKind() == EdgeKind::Evaluation && edge.getTo() == chunk)
+      if (isMessage(edge, edge.getTo(), chunk))
         after.push_back(RecvOp::create(builder, edge.getLoc(), event,
                                        edge.getSymName(), IntegerAttr(),
                                        IntegerAttr(), rankOf(edge.getFrom(), 0),
-                                       Attribute(), ValueRange())
+                                       Attribute(), last)
                             .getEvent());
     auto evaluate =
         EvaluateOp::create(builder, rank.getLoc(), event, chunk, after);
+    last.assign({evaluate.getEvent()});
     for (EdgeOp edge : edges)
-      if (edge.getKind() == EdgeKind::Evaluation && edge.getFrom() == chunk)
+      if (isMessage(edge, edge.getFrom(), chunk))
         SendOp::create(builder, edge.getLoc(), event, edge.getSymName(),
                        IntegerAttr(), IntegerAttr(), rankOf(edge.getTo(), 0),
                        Attribute(), ValueRange(evaluate.getEvent()));

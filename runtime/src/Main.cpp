@@ -1,16 +1,11 @@
 //===- Main.cpp - main() of a training executable -------------------------===//
 
 #include "runtime/src/common/Error.h"
-#include "runtime/src/common/Trainer.h"
+#include "runtime/src/common/Interrupt.h"
+#include "runtime/src/local/Launch.h"
 #include <new>
 
 using namespace mgq::rt;
-
-/// Prints a fault on one line of standard error.
-static int report(const char *text, int status) {
-  printError("error: {}", text);
-  return status;
-}
 
 int main(int argc, char **argv) {
   try {
@@ -19,12 +14,12 @@ int main(int argc, char **argv) {
     if (parsed.exitStatus)
       return *parsed.exitStatus;
     catchInterrupts();
-    return Trainer(mgq_program_table, parsed.options).run();
+    return launch(mgq_program_table, parsed.options);
   } catch (const UsageError &error) {
-    return report(error.what(), 2);
+    return reportFault(error.what(), 2);
   } catch (const std::bad_alloc &) {
-    return report("out of memory", 1);
+    return reportFault("out of memory", 1);
   } catch (const std::exception &error) {
-    return report(error.what(), 1);
+    return reportFault(error.what(), 1);
   }
 }

@@ -3,6 +3,7 @@
 #include "runtime/src/common/Checkpoint.h"
 #include "runtime/src/common/Log.h"
 #include "runtime/src/common/Weights.h"
+#include "runtime/src/local/ThreadTransport.h"
 #include "test/runtime/TestFiles.h"
 #include "test/runtime/ToyModel.h"
 #include <filesystem>
@@ -19,12 +20,17 @@ namespace {
 struct CheckpointTest : testing::Test {
   const mgq_program &program = mgq_program_table;
   TempDir dir;
-  Arena arena{program.arena_bytes};
+  RankView view{program, 0};
+  int64_t arenaBytes = view.tables.arena_bytes;
+  Arena arena{arenaBytes};
+  ThreadTransport transport{1, 0};
+  Group group{transport.end(0)};
+  Transfer transfer{view, arena, group};
   TrainerState state;
 
   void SetUp() override {
     writeToyWeights(dir / "toy.weights");
-    Weights weights(program, dir.path, arena);
+    Weights weights(view, dir.path, arena);
     state.step = 5;
     state.updates = 4;
     state.emptySteps = 1;
@@ -35,19 +41,20 @@ struct CheckpointTest : testing::Test {
 
   std::string save(int64_t step, int64_t limit = 0) {
     state.step = step;
-    return saveCheckpoint(dir / "out", program, arena, state, limit);
+    return saveCheckpoint(dir / "out", transfer, state, limit);
   }
 
   std::string loadError(const std::string &path) {
-    Arena other(program.arena_bytes);
-    return errorOf([&] { loadCheckpoint(path, program, other); });
+    Arena other(arenaBytes);
+    Transfer there(view, other, group);
+    return errorOf([&] { loadCheckpoint(path, there); });
   }
 };
 } // namespace
 
 TEST_F(CheckpointTest, RestoresEverything) {
   for (int i = 0; i < 48; ++i)
-    arena.floatsAt(program.params[1].variance_offset)[i] =
+    arena.floatsAt(view.tables.places[1].variance_offset)[i] =
         static_cast<float>(i);
   std::string path = save(5);
   EXPECT_EQ(path, dir / "out/checkpoint-5");
@@ -57,9 +64,10 @@ TEST_F(CheckpointTest, RestoresEverything) {
   SafetensorsFile model(path + "/model.safetensors");
   EXPECT_EQ(model.find("head.weight")->shape, (Shape{4, 12})); // Canonical.
 
-  Arena other(program.arena_bytes);
-  TrainerState loaded = loadCheckpoint(path, program, other);
-  EXPECT_EQ(memcmp(arena.at(0), other.at(0), program.arena_bytes), 0);
+  Arena other(arenaBytes);
+  Transfer there(view, other, group);
+  TrainerState loaded = loadCheckpoint(path, there);
+  EXPECT_EQ(memcmp(arena.at(0), other.at(0), arenaBytes), 0);
   EXPECT_EQ(loaded.step, 5);
   EXPECT_EQ(loaded.updates, 4);
   EXPECT_EQ(loaded.emptySteps, 1);
@@ -121,23 +129,21 @@ TEST_F(CheckpointTest, SurvivesDamage) {
     bad[random() % bad.size()] = static_cast<char>(random());
     writeFile(path + "/trainer_state.json", bad);
     try {
-      loadCheckpoint(path, program, arena);
+      loadCheckpoint(path, transfer);
     } catch (const Error &) {
     }
   }
 }
 
 TEST_F(CheckpointTest, WeightsNameWhatIsWrong) {
-  auto error = [&] {
-    return errorOf([&] { Weights(program, dir.path, arena); });
-  };
+  auto error = [&] { return errorOf([&] { Weights(view, dir.path, arena); }); };
   EXPECT_EQ(error(), "no error");
   // BF16 in the file, f32 in the arena.
   std::string bytes = readFile(dir / "toy.weights");
   uint16_t bits;
   memcpy(&bits, bytes.data() + toy::biasAt, 2);
   uint32_t wide = uint32_t{bits} << 16;
-  EXPECT_EQ(memcmp(arena.at(program.params[2].value_offset), &wide, 4), 0);
+  EXPECT_EQ(memcmp(arena.at(view.tables.places[2].value_offset), &wide, 4), 0);
   writeFile(dir / "toy.weights", bytes.substr(0, bytes.size() - 1));
   EXPECT_THAT(error(),
               HasSubstr("toy.weights' is too short: parameter 'frozen'"));

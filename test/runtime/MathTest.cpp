@@ -135,26 +135,39 @@ namespace {
 struct FlatProgram {
   explicit FlatProgram(std::vector<int64_t> counts) : sizes(std::move(counts)) {
     names.reserve(sizes.size());
+    int64_t at = 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
       names.push_back("p" + std::to_string(i));
-      int64_t bytes = (sizes[i] * 4 + 63) / 64 * 64, at = program.arena_bytes;
+      int64_t bytes = (sizes[i] * 4 + 63) / 64 * 64;
+      auto param = static_cast<int32_t>(i);
       params.push_back({names[i].c_str(),
                         {MGQ_F32, 1, &sizes[i], sizes[i] * 4},
                         "",
                         0,
                         1,
-                        nullptr,
-                        at,
-                        at + bytes,
-                        at + 2 * bytes,
-                        at + 3 * bytes});
-      grads.push_back({static_cast<int32_t>(i), 0, at + 4 * bytes, at + bytes});
-      program.arena_bytes += 5 * bytes;
+                        0,
+                        nullptr});
+      places.push_back({param, at, at + bytes, at + 2 * bytes, at + 3 * bytes});
+      uses.push_back({param, at + bytes});
+      grads.push_back(
+          {param, 0, 0, {MGQ_SPACE_ARENA, 0, at + 4 * bytes}, at + bytes});
+      gradPlaces.push_back(at + 4 * bytes);
+      at += 5 * bytes;
     }
+    auto count = static_cast<int32_t>(params.size());
+    chunk.backward.call_count = 1;
+    chunk.grads = grads.data();
+    chunk.grad_count = count;
+    rank.places = places.data();
+    rank.uses = uses.data();
+    rank.place_count = rank.use_count = count;
+    rank.chunks = &chunk;
+    rank.chunk_count = 1;
+    rank.arena_bytes = at;
     program.params = params.data();
-    program.param_count = static_cast<int32_t>(params.size());
-    program.grads = grads.data();
-    program.grad_count = program.param_count;
+    program.param_count = count;
+    program.stages = program.replicas = 1;
+    program.ranks = &rank;
     program.adamw = mgq_program_table.adamw;
     program.sq_norm = mgq_program_table.sq_norm;
     program.accumulate = mgq_program_table.accumulate;
@@ -163,8 +176,39 @@ struct FlatProgram {
   std::vector<int64_t> sizes;
   std::vector<std::string> names;
   std::vector<mgq_param> params;
+  std::vector<mgq_place> places;
+  std::vector<mgq_use> uses;
   std::vector<mgq_grad> grads;
+  std::vector<int64_t> gradPlaces;
+  mgq_chunk chunk = {};
+  mgq_rank rank = {};
   mgq_program program = {};
+};
+
+/// An optimizer over a flat program, and where its gradients are left.
+struct FlatOptimizer {
+  FlatOptimizer(FlatProgram &flat, const Options &options)
+      : view(flat.program, 0), arena(flat.rank.arena_bytes),
+        optimizer(view, options, arena) {
+    for (int64_t offset : flat.gradPlaces)
+      places.push_back(arena.at(offset));
+  }
+  float *left(size_t param) { return reinterpret_cast<float *>(places[param]); }
+  void accumulate(bool first) {
+    if (first)
+      optimizer.startStep();
+    optimizer.accumulate(0, false, 0, places);
+  }
+  GradientNorm norm() {
+    std::vector<double> norms(places.size());
+    optimizer.squaredNorms(norms.data());
+    return optimizer.total(norms.data());
+  }
+
+  RankView view;
+  Arena arena;
+  Optimizer optimizer;
+  std::vector<std::byte *> places;
 };
 
 struct Reference {
@@ -185,15 +229,14 @@ TEST(Optimizer, AgreesWithReference) {
   options.learningRate = 1e-2;
   options.noDecay = {"p0"};
   options.learningRateOf = {{"p[12]", 3e-3}};
-  Arena arena(flat.program.arena_bytes);
-  Optimizer optimizer(flat.program, options, arena);
+  FlatOptimizer rank(flat, options);
   std::vector<std::vector<Reference>> references;
   std::mt19937 random(11);
   std::normal_distribution<double> normal;
-  for (const mgq_param &param : flat.params) {
-    references.emplace_back(param.stored.shape[0]);
+  for (const mgq_place &place : flat.places) {
+    references.emplace_back(flat.sizes[place.param]);
     for (size_t i = 0; i < references.back().size(); ++i)
-      references.back()[i].p = arena.floatsAt(param.value_offset)[i] =
+      references.back()[i].p = rank.arena.floatsAt(place.value_offset)[i] =
           static_cast<float>(normal(random));
   }
   for (int t = 1; t <= 5; ++t) {
@@ -204,17 +247,16 @@ TEST(Optimizer, AgreesWithReference) {
     for (int microBatch = 0; microBatch < 2; ++microBatch) {
       for (size_t i = 0; i < flat.params.size(); ++i)
         for (int64_t j = 0; j < flat.sizes[i]; ++j)
-          sums[i][j] += arena.floatsAt(flat.grads[i].offset)[j] =
-              static_cast<float>(normal(random));
-      optimizer.accumulate(0, microBatch == 0);
+          sums[i][j] += rank.left(i)[j] = static_cast<float>(normal(random));
+      rank.accumulate(microBatch == 0);
     }
     for (const auto &sum : sums)
       for (double g : sum)
         expectedNorm += g * g;
-    GradientNorm norm = optimizer.norm();
+    GradientNorm norm = rank.norm();
     EXPECT_NEAR(norm.total, std::sqrt(expectedNorm), 1e-4);
     EXPECT_EQ(norm.firstNonfinite, -1);
-    optimizer.update(0.5, 0.8, t);
+    rank.optimizer.update(0.5, 0.8, t);
     for (size_t i = 0; i < flat.params.size(); ++i)
       for (int64_t j = 0; j < flat.sizes[i]; ++j)
         references[i][j].update(0.5 * sums[i][j], 0.8 * (i ? 3e-3 : 1e-2),
@@ -224,7 +266,7 @@ TEST(Optimizer, AgreesWithReference) {
   for (size_t i = 0; i < flat.params.size(); ++i)
     for (int64_t j = 0; j < flat.sizes[i]; ++j)
       worst = std::fmax(
-          worst, std::fabs(arena.floatsAt(flat.params[i].value_offset)[j] -
+          worst, std::fabs(rank.arena.floatsAt(flat.places[i].value_offset)[j] -
                            references[i][j].p));
   EXPECT_LT(worst, 2e-6);
 }
@@ -233,20 +275,19 @@ TEST(Optimizer, ThreadsChangeNoBit) {
   auto bits = [](int threads) {
     FlatProgram flat({300000, 70001});
     Options options;
-    Arena arena(flat.program.arena_bytes);
     ThreadPool pool(threads);
     pool.makeCurrent();
-    Optimizer optimizer(flat.program, options, arena);
+    FlatOptimizer rank(flat, options);
     std::mt19937 random(2);
-    for (const mgq_grad &grad : flat.grads)
-      for (int64_t i = 0; i < flat.sizes[grad.param]; ++i)
-        arena.floatsAt(grad.offset)[i] = static_cast<float>(random()) * 1e-9f;
-    optimizer.accumulate(0, true);
-    optimizer.accumulate(0, false);
-    double norm = optimizer.norm().total;
-    optimizer.update(1 / norm, 1, 1);
-    std::string bytes(reinterpret_cast<const char *>(arena.at(0)),
-                      arena.size());
+    for (size_t param = 0; param < flat.params.size(); ++param)
+      for (int64_t i = 0; i < flat.sizes[param]; ++i)
+        rank.left(param)[i] = static_cast<float>(random()) * 1e-9f;
+    rank.accumulate(true);
+    rank.accumulate(false);
+    double norm = rank.norm().total;
+    rank.optimizer.update(1 / norm, 1, 1);
+    std::string bytes(reinterpret_cast<const char *>(rank.arena.at(0)),
+                      rank.arena.size());
     return std::make_pair(norm, bytes);
   };
   EXPECT_EQ(bits(1), bits(2));
@@ -256,13 +297,12 @@ TEST(Optimizer, ThreadsChangeNoBit) {
 TEST(Optimizer, NamesNonfiniteParametersAndUnmatchedGlobs) {
   FlatProgram flat({3, 5000});
   Options options;
-  Arena arena(flat.program.arena_bytes);
-  Optimizer optimizer(flat.program, options, arena);
-  arena.floatsAt(flat.grads[1].offset)[4999] = HUGE_VALF;
-  optimizer.accumulate(0, true);
-  EXPECT_EQ(optimizer.norm().firstNonfinite, 1);
+  FlatOptimizer rank(flat, options);
+  rank.left(1)[4999] = HUGE_VALF;
+  rank.accumulate(true);
+  EXPECT_EQ(rank.norm().firstNonfinite, 1);
   options.noDecay = {"q*"};
-  EXPECT_THAT(errorOf([&] { Optimizer(flat.program, options, arena); }),
+  EXPECT_THAT(errorOf([&] { FlatOptimizer(flat, options); }),
               HasSubstr("--no-decay: 'q*' matches no trainable parameter; "
                         "nearest: p0, p1"));
 }

@@ -134,7 +134,7 @@ TEST(Safetensors, WritesCanonicalLayout) {
   float transposed[6], back[6];
   memcpy(transposed, file.find("t")->data, 24);
   EXPECT_THAT(transposed, testing::ElementsAre(1, 3, 5, 2, 4, 6));
-  untranspose(transposed, back, {3, 2}, swapped);
+  untranspose(transposed, back, {3, 2}, swapped, 0, 6);
   EXPECT_THAT(back, testing::ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_EQ(namesIn(dir.path), std::vector<std::string>{"w"});
 }
@@ -180,6 +180,15 @@ TEST(Types, TransposesThreeAxes) {
   EXPECT_EQ(transposedShape({2, 3, 4}, permutation), (Shape{4, 2, 3}));
   EXPECT_EQ(to[1], from[4]); // (0, 0, 1) is (0, 1, 0).
   EXPECT_EQ(to[6], from[1]); // (1, 0, 0) is (0, 0, 1).
-  untranspose(to.data(), back.data(), {2, 3, 4}, permutation);
+  untranspose(to.data(), back.data(), {2, 3, 4}, permutation, 0, 24);
+  EXPECT_EQ(back, from);
+  // Pieces of the result.
+  std::vector<float> piece(7);
+  transpose(from.data(), piece.data(), {2, 3, 4}, permutation, 10, 7);
+  EXPECT_EQ(piece, std::vector<float>(to.begin() + 10, to.begin() + 17));
+  back.assign(24, 0);
+  for (int64_t begin = 0; begin < 24; begin += 6)
+    untranspose(to.data() + begin, back.data(), {2, 3, 4}, permutation, begin,
+                6);
   EXPECT_EQ(back, from);
 }

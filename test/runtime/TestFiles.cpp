@@ -1,6 +1,7 @@
 //===- TestFiles.cpp - Files and processes for tests ----------------------===//
 
 #include "test/runtime/TestFiles.h"
+#include "test/runtime/PipeToy.h"
 #include "test/runtime/ToyModel.h"
 #include <algorithm>
 #include <csignal>
@@ -111,6 +112,28 @@ void test::writeToyWeights(const std::string &path) {
   for (int i = 0; i < toy::classes; ++i)
     add(draw(), 0);
   writeFile(path, bytes);
+}
+
+Tensors test::pipeData(int records, int seed) {
+  std::mt19937 random(seed);
+  std::vector<float> x;
+  std::vector<int64_t> labels;
+  for (int i = 0; i < records * pipetoy::batch * pipetoy::width; ++i)
+    x.push_back(static_cast<float>(random() % 2001) / 1000.0f - 1.0f);
+  for (int i = 0; i < records * pipetoy::batch; ++i)
+    labels.push_back(random() % 5 ? static_cast<int64_t>(random() % 8)
+                                  : toy::ignored);
+  return {{"x", tensor("F32", {records, pipetoy::batch, pipetoy::width}, x)},
+          {"labels", tensor("I64", {records, pipetoy::batch}, labels)}};
+}
+
+void test::writePipeWeights(const std::string &path) {
+  std::mt19937 random(8);
+  std::vector<float> values(8 + pipetoy::layers * 72);
+  for (float &value : values)
+    value = static_cast<float>(random() % 1001) / 700.0f - 0.7f;
+  writeFile(path, std::string(reinterpret_cast<const char *>(values.data()),
+                              values.size() * sizeof(float)));
 }
 
 Process::Process(const std::string &folder,

@@ -60,6 +60,10 @@ std::string errorOf(Action action);
 /// Data of the toy model: `records` records drawn from `seed`.
 Tensors toyData(int records, int seed);
 
+/// The same for the pipeline, and its weights.
+Tensors pipeData(int records, int seed);
+void writePipeWeights(const std::string &path);
+
 /// Writes toy.weights.
 void writeToyWeights(const std::string &path);
 

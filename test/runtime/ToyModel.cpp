@@ -5,12 +5,14 @@
 // NaN), TOY_INDEX (an index fault in forward), TOY_ALLOCATIONS (print how often
 // memory was allocated between the second step and the last forward call),
 // TOY_SEEDS (print each backward's seed), TOY_RENAME (other parameter name),
-// TOY_MEAN (the loss is a mean, not a sum).
+// TOY_MEAN (the loss is a mean, not a sum). With TOY_STAGES the program is a
+// pipeline (PipeToy.h).
 //
 //===----------------------------------------------------------------------===//
 
 #include "test/runtime/ToyModel.h"
 #include "test/runtime/AllocationCount.h"
+#include "test/runtime/PipeToy.h"
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -153,8 +155,8 @@ static void countLabels(void *const *args, void *) {
   *static_cast<float *>(args[1]) = count;
 }
 
-static void adamw(float *parameter, const float *gradient, float *momentum,
-                  float *variance, const float *s, int64_t n) {
+void toy::adamw(float *parameter, const float *gradient, float *momentum,
+                float *variance, const float *s, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     float g = gradient[i] * s[0];
     float p = parameter[i] * s[1];
@@ -165,14 +167,14 @@ static void adamw(float *parameter, const float *gradient, float *momentum,
   }
 }
 
-static double squaredNorm(const float *values, int64_t n) {
+double toy::squaredNorm(const float *values, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i)
     sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   return sum;
 }
 
-static void accumulate(float *sum, const float *values, int64_t n) {
+void toy::accumulate(float *sum, const float *values, int64_t n) {
   for (int64_t i = 0; i < n; ++i)
     sum[i] += values[i];
 }
@@ -189,62 +191,57 @@ static const int64_t idsShape[] = {batch};
 static const int64_t imageShape[] = {batch, 3, 2, 2};
 static const int64_t swapped[] = {1, 0};
 
-static const mgq_param params[] = {{"embed.weight",
-                                    {MGQ_F32, 2, embedShape, 80},
-                                    "toy.weights",
-                                    embedAt,
-                                    1,
-                                    nullptr,
-                                    AT(embed[0]),
-                                    AT(embedGrad),
-                                    AT(embed[1]),
-                                    AT(embed[2])},
-                                   {"head.weight",
-                                    {MGQ_F32, 2, headShape, 192},
-                                    "toy.weights",
-                                    headAt,
-                                    1,
-                                    swapped,
-                                    AT(head[0]),
-                                    AT(headGrad),
-                                    AT(head[1]),
-                                    AT(head[2])},
-                                   {"bias",
-                                    {MGQ_BF16, 1, biasShape, 8},
-                                    "toy.weights",
-                                    biasAt,
-                                    1,
-                                    nullptr,
-                                    AT(bias[0]),
-                                    AT(biasGrad[0]),
-                                    AT(bias[1]),
-                                    AT(bias[2])},
-                                   {"frozen",
-                                    {MGQ_F32, 1, biasShape, 16},
-                                    "toy.weights",
-                                    frozenAt,
-                                    0,
-                                    nullptr,
-                                    -1,
-                                    -1,
-                                    -1,
-                                    -1}};
+static const mgq_param params[] = {
+    {"embed.weight",
+     {MGQ_F32, 2, embedShape, 80},
+     "toy.weights",
+     embedAt,
+     1,
+     0,
+     nullptr},
+    {"head.weight",
+     {MGQ_F32, 2, headShape, 192},
+     "toy.weights",
+     headAt,
+     1,
+     0,
+     swapped},
+    {"bias", {MGQ_BF16, 1, biasShape, 8}, "toy.weights", biasAt, 1, 0, nullptr},
+    {"frozen",
+     {MGQ_F32, 1, biasShape, 16},
+     "toy.weights",
+     frozenAt,
+     0,
+     0,
+     nullptr}};
+
+static const mgq_place places[] = {
+    {0, AT(embed[0]), AT(embedGrad), AT(embed[1]), AT(embed[2])},
+    {1, AT(head[0]), AT(headGrad), AT(head[1]), AT(head[2])},
+    {2, AT(bias[0]), AT(biasGrad[0]), AT(bias[1]), AT(bias[2])},
+    {3, -1, -1, -1, -1}};
+
+static const mgq_use uses[] = {{0, AT(embedGrad)},
+                               {1, AT(headGrad)},
+                               {2, AT(biasGrad[0])},
+                               {2, AT(biasGrad[1])}};
 
 static const mgq_file files[] = {{"toy.weights", -1, 0, 0}};
 
 static const mgq_input inputs[] = {
-    {"ids", {MGQ_I64, 1, idsShape, 16}, AT(ids), words, 0, 0},
-    {"pixels", {MGQ_F32, 4, imageShape, 96}, AT(image), 0, 0, 0},
-    {"labels", {MGQ_I64, 1, idsShape, 16}, AT(labels), classes, 1, ignored}};
+    {"ids", {MGQ_I64, 1, idsShape, 16}, words, 0, 0},
+    {"pixels", {MGQ_F32, 4, imageShape, 96}, 0, 0, 0},
+    {"labels", {MGQ_I64, 1, idsShape, 16}, classes, 1, ignored}};
 
-static const mgq_output outputs[] = {
-    {"loss", {MGQ_F32, 0, nullptr, 4}, AT(loss)},
-    {"accuracy", {MGQ_F32, 0, nullptr, 4}, AT(accuracy)}};
+static const mgq_output outputs[] = {{"loss", {MGQ_F32, 0, nullptr, 4}},
+                                     {"accuracy", {MGQ_F32, 0, nullptr, 4}}};
+static const mgq_output_place outputPlaces[] = {{0, REF(loss)},
+                                                {1, REF(accuracy)}};
 
-static const mgq_grad grads[] = {{0, 0, AT(embedDelta), AT(embedGrad)},
-                                 {1, 0, AT(headDelta), AT(headGrad)},
-                                 {2, 0, AT(biasDelta[0]), AT(biasGrad[0])},
-                                 {2, 0, AT(biasDelta[1]), AT(biasGrad[1])}};
+static const mgq_grad grads[] = {{0, 0, 0, REF(embedDelta), AT(embedGrad)},
+                                 {1, 0, 0, REF(headDelta), AT(headGrad)},
+                                 {2, 0, 0, REF(biasDelta[0]), AT(biasGrad[0])},
+                                 {2, 0, 0, REF(biasDelta[1]), AT(biasGrad[1])}};
 
 static const mgq_layer layers[] = {{"classifier", 100, 200}};
 
@@ -265,13 +262,60 @@ static const mgq_call backwardCall = {
 static const mgq_call countCall = {countLabels, "count", countArgs, 2,
                                    -1,          0,       0};
 
-static const mgq_op ops[] = {{MGQ_OP_FORWARD, 0, 0, 0},
-                             {MGQ_OP_BACKWARD, 0, 0, 0},
-                             {MGQ_OP_FORWARD, 0, 1, 0},
-                             {MGQ_OP_BACKWARD, 0, 1, 0},
-                             {MGQ_OP_OPTIMIZER, 0, 0, 0}};
+static const mgq_load loads[] = {
+    {0, REF(ids)}, {1, REF(image)}, {2, REF(labels)}};
+
+static const mgq_chunk chunk = {0,
+                                1,
+                                0,
+                                0,
+                                {loads, 3, &forwardCall, 1},
+                                {nullptr, 0, &backwardCall, 1},
+                                {nullptr, 0, nullptr, 0},
+                                {loads, 3, &forwardCall, 1},
+                                grads,
+                                4};
+
+static mgq_op op(int32_t kind, int32_t microBatch) {
+  mgq_op made = {};
+  made.kind = kind;
+  made.chunk = microBatch < 0 ? -1 : 0;
+  made.micro_batch = microBatch;
+  made.slot = made.peer = made.tag = -1;
+  return made;
+}
+
+static const mgq_op ops[] = {op(MGQ_OP_FORWARD, 0),  op(MGQ_OP_BACKWARD, 0),
+                             op(MGQ_OP_FORWARD, 1),  op(MGQ_OP_BACKWARD, 1),
+                             op(MGQ_OP_COMBINE, -1), op(MGQ_OP_OPTIMIZER, -1)};
+static const mgq_op evaluateOps[] = {op(MGQ_OP_EVALUATE, 0)};
 
 static const mgq_pair metadata[] = {{"mgq.length", "24"}, {"producer", "toy"}};
+
+static mgq_rank makeRank(bool lossIsSum) {
+  mgq_rank r = {};
+  r.places = places;
+  r.place_count = 4;
+  r.uses = uses;
+  r.use_count = 4;
+  r.chunks = &chunk;
+  r.chunk_count = 1;
+  if (lossIsSum)
+    r.count = {loads + 2, 1, &countCall, 1};
+  r.count_place = REF(count);
+  r.loss = r.evaluate_loss = REF(loss);
+  r.seed = REF(seed);
+  r.outputs = outputPlaces;
+  r.output_count = 2;
+  r.ops = ops;
+  r.op_count = 6;
+  r.evaluate_ops = evaluateOps;
+  r.evaluate_op_count = 1;
+  r.arena_bytes = sizeof(Layout);
+  r.memory.activations = sizeof(Layout);
+  r.step_flops = 600;
+  return r;
+}
 
 /// The table as constant data would be, apart from what the environment bends.
 static mgq_program makeProgram() {
@@ -279,6 +323,7 @@ static mgq_program makeProgram() {
   p.abi_version = MGQ_ABI_VERSION;
   p.compiler_version = "toy 1";
   p.fingerprint = environment("TOY_FINGERPRINT") ? "other" : "toy-fingerprint";
+  p.plan_hash = "toy-plan";
   p.model_path = "/nonexistent/toy.onnx";
   p.metadata = metadata;
   p.metadata_count = 2;
@@ -296,29 +341,23 @@ static mgq_program makeProgram() {
   p.input_count = 3;
   p.outputs = outputs;
   p.output_count = 2;
-  p.grads = grads;
-  p.grad_count = 4;
   p.layers = layers;
   p.layer_count = 1;
-  p.forward = p.evaluate = {&forwardCall, 1};
-  p.backward = {&backwardCall, 1};
-  p.loss_is_sum = !environment("TOY_MEAN");
-  if (p.loss_is_sum)
-    p.count = {&countCall, 1};
-  p.loss_sum_offset = AT(loss);
-  p.count_offset = AT(count);
-  p.seed_offset = AT(seed);
-  p.ops = ops;
-  p.op_count = 5;
+  p.schedule = "gpipe";
+  p.stages = p.replicas = 1;
   p.micro_batches = microBatches;
   p.micro_batch_size = batch;
-  p.arena_bytes = sizeof(Layout);
-  p.memory.activations = sizeof(Layout);
-  p.step_flops = 600;
+  p.loss_is_sum = !environment("TOY_MEAN");
+  p.predicted_step_seconds = p.predicted_bubble = -1;
+  static const mgq_rank rank = makeRank(p.loss_is_sum);
+  p.ranks = &rank;
   p.adamw = adamw;
   p.sq_norm = squaredNorm;
   p.accumulate = accumulate;
   return p;
 }
 
-const mgq_program mgq_program_table = makeProgram();
+const mgq_program mgq_program_table =
+    environment("TOY_STAGES")
+        ? pipetoy::makeProgram(pipetoy::planOfEnvironment())
+        : makeProgram();

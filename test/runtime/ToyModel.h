@@ -24,6 +24,12 @@ constexpr int64_t ignored = -100;
 // Offsets in toy.weights.
 constexpr int64_t embedAt = 0, headAt = 80, biasAt = 272, frozenAt = 280;
 constexpr int64_t weightBytes = 296;
+
+// What programs bring besides layers.
+void adamw(float *parameter, const float *gradient, float *momentum,
+           float *variance, const float *s, int64_t n);
+double squaredNorm(const float *values, int64_t n);
+void accumulate(float *sum, const float *values, int64_t n);
 } // namespace toy
 
 #endif // MGQ_TEST_RUNTIME_TOYMODEL_H

@@ -307,7 +307,7 @@ TEST_F(Train, ReportsAreWritten) {
   EXPECT_EQ(summary["bubble"], 0.0);
   ASSERT_EQ(summary["ranks"].size(), 1u);
   EXPECT_EQ(summary["ranks"][0]["planned_bytes"],
-            mgq_program_table.arena_bytes);
+            mgq_program_table.ranks[0].arena_bytes);
   EXPECT_GT(summary["ranks"][0]["peak_bytes"].get<int64_t>(), 0);
   EXPECT_EQ(summary["ranks"][0]["bytes_sent"]["activation"], 0);
   json profile = json::parse(readFile(dir / "p.json"));

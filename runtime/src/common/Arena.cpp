@@ -46,15 +46,19 @@ const char *mgq::rt::bytesText(int64_t bytes, char (&buffer)[32]) {
   return buffer;
 }
 
-Arena::Arena(int64_t bytes) : bytes(bytes), before(anonymousBytes()) {
+void mgq::rt::checkMemory(int64_t bytes, const std::string &what) {
   char need[32], have[32];
   int64_t available = procBytes("/proc/meminfo", "\nMemAvailable:");
   int64_t swap = procBytes("/proc/meminfo", "\nSwapFree:");
   if (available >= 0 && bytes > available + std::max<int64_t>(swap, 0))
-    fail("the plan needs {} of memory, {} are available; compile with a "
-         "smaller micro-batch or --recompute=full",
-         bytesText(bytes, need),
+    fail("{} {} of memory, {} are available; compile with a smaller "
+         "micro-batch or --recompute=full",
+         what, bytesText(bytes, need),
          bytesText(available + std::max<int64_t>(swap, 0), have));
+}
+
+Arena::Arena(int64_t bytes) : bytes(bytes), before(anonymousBytes()) {
+  char need[32];
   bool huge = bytes >= hugePageBytes;
   mappedBytes = std::max<int64_t>(bytes, 1) + (huge ? hugePageBytes : 0);
   mapping = mmap(nullptr, mappedBytes, PROT_READ | PROT_WRITE,

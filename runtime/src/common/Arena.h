@@ -5,14 +5,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace mgq::rt {
+
+/// Throws Error that says how much is needed and how much there is, if this
+/// machine has not `bytes` left. `what`: "the plan needs".
+void checkMemory(int64_t bytes, const std::string &what);
 
 /// Anonymous memory in huge pages where the system has them, zero-filled and
 /// touched once, so that running out of memory shows at the start.
 class Arena {
 public:
-  /// Throws Error that says how much is needed and how much there is.
+  /// Throws Error if the system gives no such range.
   explicit Arena(int64_t bytes);
   Arena(const Arena &) = delete;
   Arena &operator=(const Arena &) = delete;

@@ -2,7 +2,6 @@
 
 #include "runtime/src/common/Checkpoint.h"
 #include "runtime/src/common/Error.h"
-#include "runtime/src/common/Optimizer.h"
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -18,32 +17,48 @@ namespace fs = std::filesystem;
 static constexpr const char *temporaryPrefix = ".tmp-checkpoint-";
 static constexpr int stateVersion = 1;
 
-/// A part of the arena that a checkpoint holds for each trainable parameter.
+/// A part of each trainable parameter, and what stands before its name.
 struct Kind {
   const char *prefix;
-  int64_t mgq_param::*offset;
+  ParamPart part;
 };
-static constexpr Kind valueKind = {"", &mgq_param::value_offset};
-static constexpr Kind gradientKind = {"", &mgq_param::grad_offset};
-static constexpr Kind momentumKind = {"momentum/", &mgq_param::momentum_offset};
-static constexpr Kind varianceKind = {"variance/", &mgq_param::variance_offset};
+static constexpr Kind valueKind = {"", ParamPart::Value};
+static constexpr Kind gradientKind = {"", ParamPart::Gradient};
+static constexpr Kind momentumKind = {"momentum/", ParamPart::Momentum};
+static constexpr Kind varianceKind = {"variance/", ParamPart::Variance};
+static const std::vector<ParamPart> allParts = {
+    ParamPart::Value, ParamPart::Momentum, ParamPart::Variance};
 
-static void writeKinds(const std::string &path, const mgq_program &program,
-                       Arena &arena, const std::vector<Kind> &kinds) {
+static void writeKinds(const std::string &path, Transfer &transfer,
+                       const std::vector<Kind> &kinds) {
+  const mgq_program &program = transfer.program();
   std::vector<TensorSource> tensors;
   for (const Kind &kind : kinds)
     for (int32_t i : trainableParams(program)) {
       const mgq_param &param = program.params[i];
       tensors.push_back(
           {std::string(kind.prefix) + param.name, shapeOf(param.stored),
-           arena.floatsAt(param.*kind.offset), param.canonical_permutation});
+           nullptr, param.canonical_permutation,
+           [&transfer, i, part = kind.part](int64_t begin, int64_t count,
+                                            float *to) {
+             transfer.read(i, part, begin, count, to);
+           }});
     }
   writeSafetensors(path, tensors, {{"format", "pt"}});
 }
 
-void mgq::rt::writeGradients(const std::string &path,
-                             const mgq_program &program, Arena &arena) {
-  writeKinds(path, program, arena, {gradientKind});
+void mgq::rt::writeGradients(const std::string &path, Transfer &transfer) {
+  writeKinds(path, transfer, {gradientKind});
+}
+
+void mgq::rt::serveGradients(Transfer &transfer) {
+  transfer.serve({ParamPart::Gradient});
+}
+
+void mgq::rt::serveCheckpoint(Transfer &transfer) { transfer.serve(allParts); }
+
+void mgq::rt::acceptCheckpoint(Transfer &transfer) {
+  transfer.accept(allParts);
 }
 
 /// The step of "checkpoint-STEP", empty for other names.
@@ -139,7 +154,7 @@ static nlohmann::ordered_json stateJson(const mgq_program &program,
 }
 
 std::string mgq::rt::saveCheckpoint(const std::string &output,
-                                    const mgq_program &program, Arena &arena,
+                                    Transfer &transfer,
                                     const TrainerState &state, int64_t limit) {
   std::error_code code;
   std::string name = "checkpoint-" + std::to_string(state.step);
@@ -151,11 +166,11 @@ std::string mgq::rt::saveCheckpoint(const std::string &output,
   if (!fs::create_directory(temporary, code))
     fail("cannot write '{}': {}", final.string(), code.message());
   try {
-    writeKinds(temporary / "model.safetensors", program, arena, {valueKind});
-    writeKinds(temporary / "optimizer.safetensors", program, arena,
+    writeKinds(temporary / "model.safetensors", transfer, {valueKind});
+    writeKinds(temporary / "optimizer.safetensors", transfer,
                {momentumKind, varianceKind});
     writeText(temporary / "trainer_state.json",
-              stateJson(program, state).dump(2) + "\n");
+              stateJson(transfer.program(), state).dump(2) + "\n");
     publish(temporary, final);
   } catch (...) {
     fs::remove_all(temporary, code);
@@ -201,21 +216,13 @@ static void checkNames(const SafetensorsFile &file, const mgq_program &program,
          file.path(), *extra.begin());
 }
 
-static void readKinds(const SafetensorsFile &file, const mgq_program &program,
-                      Arena &arena, const std::vector<Kind> &kinds) {
-  std::vector<float> canonical;
+static void readKinds(const SafetensorsFile &file, Transfer &transfer,
+                      const std::vector<Kind> &kinds) {
+  const mgq_program &program = transfer.program();
   for (const Kind &kind : kinds)
     for (int32_t i : trainableParams(program)) {
-      const mgq_param &param = program.params[i];
-      const TensorView *view = file.find(std::string(kind.prefix) + param.name);
-      canonical.resize(view->bytes / 4);
-      convertToFloat(MGQ_F32, view->data, canonical.data(), view->bytes / 4);
-      float *target = arena.floatsAt(param.*kind.offset);
-      if (param.canonical_permutation)
-        untranspose(canonical.data(), target, shapeOf(param.stored),
-                    param.canonical_permutation);
-      else
-        std::copy(canonical.begin(), canonical.end(), target);
+      std::string name = std::string(kind.prefix) + program.params[i].name;
+      transfer.write(i, kind.part, file.find(name)->data);
     }
 }
 
@@ -252,7 +259,8 @@ static TrainerState parseState(const std::string &path,
 }
 
 TrainerState mgq::rt::loadCheckpoint(const std::string &path,
-                                     const mgq_program &program, Arena &arena) {
+                                     Transfer &transfer) {
+  const mgq_program &program = transfer.program();
   std::error_code code;
   if (!fs::is_directory(path, code))
     fail("'{}' is not a checkpoint: it is not a folder", path);
@@ -264,7 +272,7 @@ TrainerState mgq::rt::loadCheckpoint(const std::string &path,
   checkNames(model, program, {valueKind});
   checkNames(optimizer, program, {momentumKind, varianceKind});
   TrainerState state = parseState(path + "/trainer_state.json", program);
-  readKinds(model, program, arena, {valueKind});
-  readKinds(optimizer, program, arena, {momentumKind, varianceKind});
+  readKinds(model, transfer, {valueKind});
+  readKinds(optimizer, transfer, {momentumKind, varianceKind});
   return state;
 }

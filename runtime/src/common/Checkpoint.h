@@ -9,8 +9,8 @@
 #ifndef MGQ_RUNTIME_COMMON_CHECKPOINT_H
 #define MGQ_RUNTIME_COMMON_CHECKPOINT_H
 
-#include "runtime/src/common/Arena.h"
 #include "runtime/src/common/Safetensors.h"
+#include "runtime/src/common/Transfer.h"
 
 namespace mgq::rt {
 
@@ -35,18 +35,20 @@ struct TrainerState {
 /// Writes output/checkpoint-STEP and removes the oldest beyond `limit` (0: all
 /// stay). Returns its path. Throws Error that names the file at fault; then no
 /// folder under a final name has changed.
-std::string saveCheckpoint(const std::string &output,
-                           const mgq_program &program, Arena &arena,
+/// Rank 0 calls it while the others call serveCheckpoint().
+std::string saveCheckpoint(const std::string &output, Transfer &transfer,
                            const TrainerState &state, int64_t limit);
+void serveCheckpoint(Transfer &transfer);
 
 /// Makes the folder of checkpoints if need be; throws Error if that, or writing
 /// into it, is impossible.
 void checkCheckpointFolder(const std::string &output);
 
-/// Reads a checkpoint into the arena. Throws Error for one that is damaged, of
-/// another model or of other trainable parameters (naming them).
-TrainerState loadCheckpoint(const std::string &path, const mgq_program &program,
-                            Arena &arena);
+/// Reads a checkpoint into the arenas. Throws Error for one that is damaged, of
+/// another model or of other trainable parameters (naming them). Rank 0 calls
+/// it while the others call acceptCheckpoint().
+TrainerState loadCheckpoint(const std::string &path, Transfer &transfer);
+void acceptCheckpoint(Transfer &transfer);
 
 /// The checkpoint of the latest step in a folder, empty if there is none.
 std::string latestCheckpoint(const std::string &output);
@@ -54,9 +56,10 @@ std::string latestCheckpoint(const std::string &output);
 /// Removes what interrupted runs left under temporary names.
 void cleanTemporary(const std::string &output);
 
-/// Writes the accumulated gradients under canonical names and layout.
-void writeGradients(const std::string &path, const mgq_program &program,
-                    Arena &arena);
+/// Writes the accumulated gradients under canonical names and layout. Rank 0
+/// calls it while the others call serveGradients().
+void writeGradients(const std::string &path, Transfer &transfer);
+void serveGradients(Transfer &transfer);
 
 } // namespace mgq::rt
 

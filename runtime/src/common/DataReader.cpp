@@ -65,8 +65,10 @@ static std::vector<float> channelNumbers(const SafetensorsFile &file,
 }
 
 DataReader::DataReader(const mgq_program &program,
-                       const std::vector<std::string> &paths)
-    : program(program) {
+                       const std::vector<std::string> &paths,
+                       std::vector<bool> loadedInputs)
+    : program(program), loaded(std::move(loadedInputs)) {
+  loaded.resize(program.input_count, loaded.empty());
   for (const std::string &path : paths)
     open(path);
 }
@@ -154,7 +156,7 @@ void DataReader::checkMetadata(const SafetensorsFile &file) const {
 
 void DataReader::checkRange(const Part &part, int32_t index) const {
   const mgq_input &input = program.inputs[index];
-  if (input.limit <= 0 || isFloat(input.tensor.type))
+  if (input.limit <= 0 || isFloat(input.tensor.type) || !loaded[index])
     return;
   const Column &column = part.columns[index];
   int64_t perRecord = column.recordBytes / typeBytes(input.tensor.type);

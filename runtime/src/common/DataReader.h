@@ -18,7 +18,10 @@ class DataReader {
 public:
   /// Opens and checks all files: names, types, shapes, metadata that the model
   /// also has, range of indices. Throws Error that names file, input, record.
-  DataReader(const mgq_program &program, const std::vector<std::string> &paths);
+  /// `loaded`: the inputs whose values count (empty: all); the others' are
+  /// neither read nor checked.
+  DataReader(const mgq_program &program, const std::vector<std::string> &paths,
+             std::vector<bool> loaded = {});
 
   int64_t records() const { return recordCount; }
 
@@ -49,6 +52,7 @@ private:
   void checkRange(const Part &part, int32_t input) const;
 
   const mgq_program &program;
+  std::vector<bool> loaded;
   std::vector<std::unique_ptr<Part>> parts;
   int64_t recordCount = 0;
 };

@@ -13,22 +13,33 @@ using namespace mgq::rt;
 // 256 KiB of f32: a few microseconds of work, and a multiple of a norm block.
 static constexpr int64_t pieceElements = 16 * MGQ_NORM_BLOCK;
 
-std::vector<int32_t> mgq::rt::trainableParams(const mgq_program &program) {
-  std::vector<int32_t> indices;
-  for (int32_t i = 0; i < program.param_count; ++i)
-    if (program.params[i].trainable)
-      indices.push_back(i);
-  return indices;
+Optimizer::Optimizer(const RankView &view, const Options &options, Arena &arena)
+    : view(view), arena(arena), beta1(options.beta1), beta2(options.beta2),
+      epsilon(options.epsilon), trainable(trainableParams(view.program)),
+      places(placesByParam(view.program, view.tables)),
+      uses(view.program.param_count), left(2 * view.tables.chunk_count) {
+  collectPieces();
+  collectGrads();
+  collectUses();
+  makeGroups(options);
 }
 
-Optimizer::Optimizer(const mgq_program &program, const Options &options,
-                     Arena &arena)
-    : program(program), arena(arena), beta1(options.beta1),
-      beta2(options.beta2), epsilon(options.epsilon),
-      uses(program.param_count) {
+[[noreturn]] static void failGradient(const mgq_param &param) {
+  fail("the program's tables are damaged: gradient of parameter '{}'",
+       param.name);
+}
+
+void Optimizer::collectPieces() {
   int64_t blocks = 0;
-  for (int32_t i : trainableParams(program)) {
-    int64_t count = elementCount(shapeOf(program.params[i].stored)).value();
+  for (int32_t i : trainable) {
+    const mgq_param &param = view.program.params[i];
+    if (param.owner != view.stage)
+      continue;
+    if (!places[i] || places[i]->value_offset < 0 ||
+        places[i]->grad_offset < 0 || places[i]->momentum_offset < 0 ||
+        places[i]->variance_offset < 0)
+      failGradient(param);
+    int64_t count = paramElements(param);
     for (int64_t begin = 0; begin < count; begin += pieceElements) {
       int64_t size = std::min(pieceElements, count - begin);
       pieces.push_back({i, begin, size});
@@ -37,27 +48,48 @@ Optimizer::Optimizer(const mgq_program &program, const Options &options,
     }
   }
   blockSums.resize(blocks);
-  collectUses();
-  makeGroups(options);
+}
+
+void Optimizer::collectGrads() {
+  for (int32_t c = 0; c < view.tables.chunk_count; ++c) {
+    const mgq_chunk &chunk = view.tables.chunks[c];
+    for (int32_t g = 0; g < chunk.grad_count; ++g) {
+      const mgq_grad &grad = chunk.grads[g];
+      const mgq_param &param = view.program.params[grad.param];
+      const mgq_sequence &sequence =
+          grad.of_weight ? chunk.weight : chunk.backward;
+      if (!param.trainable)
+        failGradient(param);
+      if (grad.after < 0 || grad.after >= sequence.call_count)
+        fail("the program's tables are damaged: gradient of parameter '{}' "
+             "after call {}",
+             param.name, grad.after);
+      int64_t count = paramElements(param);
+      std::pair<int64_t, int64_t> entry{grad.accumulator, count};
+      auto it = std::find(accumulators.begin(), accumulators.end(), entry);
+      auto index = static_cast<int32_t>(it - accumulators.begin());
+      if (it == accumulators.end())
+        accumulators.push_back(entry);
+      Left &calls = left[2 * c + (grad.of_weight ? 1 : 0)];
+      calls.resize(std::max<size_t>(calls.size(), grad.after + 1));
+      for (int64_t begin = 0; begin < count; begin += pieceElements)
+        calls[grad.after].push_back(
+            {g, index, begin, std::min(pieceElements, count - begin)});
+    }
+  }
+  written.resize(accumulators.size());
+  wasWritten.resize(accumulators.size());
 }
 
 void Optimizer::collectUses() {
-  for (int32_t i = 0; i < program.grad_count; ++i) {
-    const mgq_grad &grad = program.grads[i];
-    const mgq_param &param = program.params[grad.param];
-    bool first = uses[grad.param].empty();
-    if (!param.trainable || (grad.accumulator == param.grad_offset) != first)
-      fail("the program's tables are damaged: gradient of parameter '{}'",
-           param.name);
-    uses[grad.param].push_back(grad);
-    if (grad.after < 0 || grad.after > program.backward.call_count)
-      fail("the program's tables are damaged: gradient of parameter '{}' after "
-           "call {}",
-           param.name, grad.after);
-    left.resize(std::max<size_t>(left.size(), grad.after + 1));
-    for (const Piece &piece : pieces)
-      if (piece.param == grad.param)
-        left[grad.after].push_back({grad, piece.begin, piece.count});
+  for (int32_t i = 0; i < view.tables.use_count; ++i) {
+    const mgq_use &use = view.tables.uses[i];
+    const mgq_param &param = view.program.params[use.param];
+    bool first = uses[use.param].empty();
+    if (!param.trainable || param.owner != view.stage ||
+        (use.accumulator == places[use.param]->grad_offset) != first)
+      failGradient(param);
+    uses[use.param].push_back(use.accumulator);
   }
 }
 
@@ -79,6 +111,7 @@ static std::vector<int32_t> matches(const mgq_program &program,
 }
 
 void Optimizer::makeGroups(const Options &options) {
+  const mgq_program &program = view.program;
   groups.assign(program.param_count,
                 {options.learningRate, options.weightDecay});
   for (const std::string &glob : options.noDecay)
@@ -89,43 +122,58 @@ void Optimizer::makeGroups(const Options &options) {
       groups[i].learningRate = rate;
 }
 
-void Optimizer::accumulate(int32_t call, bool first) {
-  if (static_cast<size_t>(call) >= left.size())
+void Optimizer::startStep() { std::fill(written.begin(), written.end(), 0); }
+
+void Optimizer::accumulate(int32_t chunk, bool ofWeight, int32_t call,
+                           const std::vector<std::byte *> &gradPlaces) {
+  const Left &calls = left[2 * chunk + (ofWeight ? 1 : 0)];
+  if (static_cast<size_t>(call) >= calls.size() || calls[call].empty())
     return;
-  parallelFor(static_cast<int64_t>(left[call].size()), [&](int64_t index) {
-    const UsePiece &piece = left[call][index];
-    float *sum = arena.floatsAt(piece.use.accumulator) + piece.begin;
-    const float *values = arena.floatsAt(piece.use.offset) + piece.begin;
-    if (first)
-      memcpy(sum, values, piece.count * sizeof(float));
+  const std::vector<LeftPiece> &list = calls[call];
+  for (const LeftPiece &piece : list)
+    wasWritten[piece.accumulator] = written[piece.accumulator];
+  parallelFor(static_cast<int64_t>(list.size()), [&](int64_t index) {
+    const LeftPiece &piece = list[index];
+    float *sum =
+        arena.floatsAt(accumulators[piece.accumulator].first) + piece.begin;
+    const float *values =
+        reinterpret_cast<const float *>(gradPlaces[piece.grad]) + piece.begin;
+    if (wasWritten[piece.accumulator])
+      view.program.accumulate(sum, values, piece.count);
     else
-      program.accumulate(sum, values, piece.count);
+      memcpy(sum, values, piece.count * sizeof(float));
   });
+  for (const LeftPiece &piece : list)
+    written[piece.accumulator] = 1;
+}
+
+void Optimizer::zeroGradients() {
+  for (auto [offset, count] : accumulators)
+    memset(arena.at(offset), 0, count * sizeof(float));
 }
 
 void Optimizer::combineUses() {
   parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece &piece = pieces[index];
-    const std::vector<mgq_grad> &list = uses[piece.param];
+    const std::vector<int64_t> &list = uses[piece.param];
     for (size_t i = 1; i < list.size(); ++i)
-      program.accumulate(arena.floatsAt(list[0].accumulator) + piece.begin,
-                         arena.floatsAt(list[i].accumulator) + piece.begin,
-                         piece.count);
+      view.program.accumulate(arena.floatsAt(list[0]) + piece.begin,
+                              arena.floatsAt(list[i]) + piece.begin,
+                              piece.count);
   });
 }
 
-GradientNorm Optimizer::norm() {
+void Optimizer::squaredNorms(double *norms) {
   parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece &piece = pieces[index];
     const float *values =
-        arena.floatsAt(program.params[piece.param].grad_offset) + piece.begin;
+        arena.floatsAt(places[piece.param]->grad_offset) + piece.begin;
     double *sums = blockSums.data() + firstBlock[index];
     for (int64_t i = 0; i < piece.count; i += MGQ_NORM_BLOCK)
-      *sums++ = program.sq_norm(
+      *sums++ = view.program.sq_norm(
           values + i, std::min<int64_t>(MGQ_NORM_BLOCK, piece.count - i));
   });
-  GradientNorm result{0, -1};
-  size_t block = 0;
+  size_t block = 0, number = 0;
   for (size_t i = 0; i < pieces.size();) {
     int32_t param = pieces[i].param;
     double sum = 0;
@@ -134,9 +182,18 @@ GradientNorm Optimizer::norm() {
       for (; block < end; ++block)
         sum += blockSums[block];
     }
-    if (!std::isfinite(sum) && result.firstNonfinite < 0)
-      result.firstNonfinite = param;
-    result.total += sum;
+    while (trainable[number] != param)
+      ++number;
+    norms[number] = sum;
+  }
+}
+
+GradientNorm Optimizer::total(const double *norms) const {
+  GradientNorm result{0, -1};
+  for (size_t i = 0; i < trainable.size(); ++i) {
+    if (!std::isfinite(norms[i]) && result.firstNonfinite < 0)
+      result.firstNonfinite = trainable[i];
+    result.total += norms[i];
   }
   result.total = std::sqrt(result.total);
   return result;
@@ -149,7 +206,7 @@ void Optimizer::update(double gradientFactor, double learningFactor,
   double correction2 = 1 - std::pow(beta2, t);
   parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece &piece = pieces[index];
-    const mgq_param &param = program.params[piece.param];
+    const mgq_place &place = *places[piece.param];
     double rate = groups[piece.param].learningRate * learningFactor;
     const float scalars[MGQ_ADAMW_SCALARS] = {
         static_cast<float>(gradientFactor),
@@ -161,10 +218,10 @@ void Optimizer::update(double gradientFactor, double learningFactor,
         static_cast<float>(rate / correction1),
         static_cast<float>(1 / std::sqrt(correction2)),
         static_cast<float>(epsilon)};
-    program.adamw(arena.floatsAt(param.value_offset) + piece.begin,
-                  arena.floatsAt(param.grad_offset) + piece.begin,
-                  arena.floatsAt(param.momentum_offset) + piece.begin,
-                  arena.floatsAt(param.variance_offset) + piece.begin, scalars,
-                  piece.count);
+    view.program.adamw(arena.floatsAt(place.value_offset) + piece.begin,
+                       arena.floatsAt(place.grad_offset) + piece.begin,
+                       arena.floatsAt(place.momentum_offset) + piece.begin,
+                       arena.floatsAt(place.variance_offset) + piece.begin,
+                       scalars, piece.count);
   });
 }

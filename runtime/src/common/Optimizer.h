@@ -5,6 +5,7 @@
 
 #include "runtime/src/common/Arena.h"
 #include "runtime/src/common/Options.h"
+#include "runtime/src/common/Program.h"
 #include "runtime/src/common/Types.h"
 
 namespace mgq::rt {
@@ -15,29 +16,46 @@ struct GradientNorm {
   int32_t firstNonfinite; ///< Index of a parameter, -1: all are finite.
 };
 
-/// AdamW as torch.optim.AdamW over the program's trainable parameters. Work is
-/// cut into pieces that depend on shapes only, so that thread counts change no
-/// bit. Allocates nothing after construction.
+/// What a rank does with gradients: sums over micro-batches and uses, norms,
+/// AdamW as torch.optim.AdamW on the parameters it owns. Work is cut into
+/// pieces that depend on shapes only, so that thread counts change no bit.
+/// Allocates nothing after construction.
 class Optimizer {
 public:
-  /// Throws Error if a glob of the options matches no trainable parameter.
-  Optimizer(const mgq_program &program, const Options &options, Arena &arena);
+  /// Throws Error if a glob of the options matches no trainable parameter of
+  /// the program.
+  Optimizer(const RankView &view, const Options &options, Arena &arena);
 
-  /// Adds the gradients that call number `call` of backward left to their
-  /// accumulators; the `first` micro-batch of a step overwrites.
-  void accumulate(int32_t call, bool first);
+  /// Before the micro-batches of a step: the next gradient overwrites each
+  /// accumulator.
+  void startStep();
 
-  /// After the last micro-batch: adds up the uses of each parameter.
+  /// Adds the gradients that call number `call` of a chunk's backward (or
+  /// weight) sequence left at the micro-batch's `places`, in the order of the
+  /// chunk's table, to their accumulators.
+  void accumulate(int32_t chunk, bool ofWeight, int32_t call,
+                  const std::vector<std::byte *> &places);
+
+  /// Fills all accumulators of the rank's chunks with zeros: no micro-batch was
+  /// run.
+  void zeroGradients();
+
+  /// After the last micro-batch: adds up the uses of each owned parameter.
   void combineUses();
 
-  GradientNorm norm();
+  /// Squared norms of the gradients of owned parameters, each at its index
+  /// among the program's trainable ones. Others stay as they are.
+  void squaredNorms(double *norms);
 
-  /// Updates all parameters. `gradientFactor`: clipping's; `learningFactor`:
+  /// Sums squared norms, of all trainable parameters in program order.
+  GradientNorm total(const double *norms) const;
+
+  /// Updates owned parameters. `gradientFactor`: clipping's; `learningFactor`:
   /// the schedule's; `updates`: number of this update, from 1.
   void update(double gradientFactor, double learningFactor, int64_t updates);
 
 private:
-  /// A piece of a parameter.
+  /// A piece of an owned parameter.
   struct Piece {
     int32_t param;
     int64_t begin, count; ///< Elements.
@@ -45,29 +63,35 @@ private:
   struct Group {
     double learningRate, weightDecay;
   };
-
-  /// A piece of one use of a parameter.
-  struct UsePiece {
-    mgq_grad use;
-    int64_t begin, count; ///< Elements.
+  /// A piece of what one call leaves.
+  struct LeftPiece {
+    int32_t grad;        ///< Index in the chunk's table.
+    int32_t accumulator; ///< Index in `written`.
+    int64_t begin, count;
   };
+  /// By each call of a sequence.
+  using Left = std::vector<std::vector<LeftPiece>>;
 
+  void collectPieces();
+  void collectGrads();
   void collectUses();
   void makeGroups(const Options &options);
 
-  const mgq_program &program;
+  const RankView &view;
   Arena &arena;
   double beta1, beta2, epsilon;
+  std::vector<int32_t> trainable;
+  std::vector<const mgq_place *> places; ///< Of each parameter.
   std::vector<Piece> pieces;
   std::vector<double> blockSums;
-  std::vector<int64_t> firstBlock;         ///< Of each piece, in blockSums.
-  std::vector<Group> groups;               ///< Of each parameter.
-  std::vector<std::vector<mgq_grad>> uses; ///< Of each parameter.
-  std::vector<std::vector<UsePiece>> left; ///< By each call of backward.
+  std::vector<int64_t> firstBlock;        ///< Of each piece, in blockSums.
+  std::vector<Group> groups;              ///< Of each parameter.
+  std::vector<std::vector<int64_t>> uses; ///< Accumulators of each parameter.
+  std::vector<Left> left; ///< Of each chunk: backward, then weight.
+  std::vector<std::pair<int64_t, int64_t>> accumulators; ///< Offset, elements.
+  std::vector<uint8_t> written; ///< Whether the step has written each of them.
+  std::vector<uint8_t> wasWritten; ///< The same, before the running call.
 };
-
-/// Indices of the trainable parameters, in program order.
-std::vector<int32_t> trainableParams(const mgq_program &program);
 
 } // namespace mgq::rt
 

@@ -2,6 +2,7 @@
 
 #include "runtime/src/common/Safetensors.h"
 #include "runtime/src/common/Error.h"
+#include "runtime/src/common/Transfer.h"
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -167,6 +168,8 @@ void SafetensorsFile::parse() {
          path, data + dataBytes - end);
 }
 
+static constexpr int64_t pieceElements = Transfer::pieceElements;
+
 void mgq::rt::writeSafetensors(
     const std::string &path, const std::vector<TensorSource> &tensors,
     const std::map<std::string, std::string> &metadata) {
@@ -190,16 +193,23 @@ void mgq::rt::writeSafetensors(
   uint64_t length = text.size();
   file.write(&length, 8);
   file.write(text);
-  std::vector<float> transposed;
+  std::vector<float> piece;
   for (const TensorSource &tensor : tensors) {
     int64_t count = elementCount(tensor.shape).value();
-    const float *data = tensor.data;
-    if (tensor.permutation) {
-      transposed.resize(count);
-      transpose(data, transposed.data(), tensor.shape, tensor.permutation);
-      data = transposed.data();
+    if (!tensor.permutation && !tensor.fetch) {
+      file.write(tensor.data, count * 4);
+      continue;
     }
-    file.write(data, count * 4);
+    for (int64_t begin = 0, size; begin < count; begin += size) {
+      size = std::min(pieceElements, count - begin);
+      piece.resize(std::max<size_t>(piece.size(), size));
+      if (tensor.fetch)
+        tensor.fetch(begin, size, piece.data());
+      else
+        transpose(tensor.data, piece.data(), tensor.shape, tensor.permutation,
+                  begin, size);
+      file.write(piece.data(), size * 4);
+    }
   }
   file.commit();
 }

@@ -10,6 +10,7 @@
 
 #include "runtime/src/common/Files.h"
 #include "runtime/src/common/Types.h"
+#include <functional>
 #include <map>
 
 namespace mgq::rt {
@@ -51,6 +52,9 @@ struct TensorSource {
   const float *data;
   /// The written layout is `shape` transposed by this; null: as it is.
   const int64_t *permutation = nullptr;
+  /// If set, `data` is not used: this fetches elements [begin, begin + count)
+  /// of the written layout, front to back in pieces of Transfer's size.
+  std::function<void(int64_t begin, int64_t count, float *to)> fetch = nullptr;
 };
 
 /// Writes f32 tensors and metadata, atomically (see AtomicFile). Throws Error

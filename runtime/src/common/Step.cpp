@@ -1,207 +1,256 @@
 //===- Step.cpp - Runs one optimizer step ---------------------------------===//
 //
 // For a loss that is a sum over a count, valid targets are counted first, over
-// all micro-batches, since each backward pass is seeded with 1 / count. A
-// micro-batch without any valid target is not run: it adds exact zeros.
+// all micro-batches of all replicas, since each backward pass is seeded with
+// 1 / count. A micro-batch without any valid target is not run: it adds exact
+// zeros. Ranks of one replica read the same labels, so they agree on it without
+// a message.
+//
+// All ranks meet twice in a step: for the counts, and before the update, for
+// norms and losses. Both sums are made by every rank alike.
 //
 //===----------------------------------------------------------------------===//
 
 #include "runtime/src/common/Step.h"
-#include "runtime/src/common/Error.h"
+#include <algorithm>
 #include <cmath>
 
 using namespace mgq::rt;
 
-/// Whether some call of `sequence` reads `input`.
-static bool readsInput(const mgq_sequence &sequence, const mgq_input &input) {
-  for (int32_t i = 0; i < sequence.call_count; ++i)
-    for (int32_t j = 0; j < sequence.calls[i].arg_count; ++j) {
-      const mgq_ref &ref = sequence.calls[i].args[j];
-      if (ref.space == MGQ_SPACE_ARENA && ref.offset >= input.offset &&
-          ref.offset < input.offset + std::max<int64_t>(1, input.tensor.bytes))
-        return true;
-    }
-  return false;
-}
-
-/// All micro-batches share one set of activations, so a backward op must follow
-/// its forward op.
-static void checkOps(const mgq_program &program) {
-  int32_t next = 0, open = -1;
-  bool ok = program.micro_batches > 0, done = false;
-  for (int32_t i = 0; i < program.op_count; ++i) {
-    const mgq_op &op = program.ops[i];
-    ok &= !done;
-    if (op.kind == MGQ_OP_FORWARD) {
-      ok &= open < 0 && op.micro_batch == next++;
-      open = op.micro_batch;
-    } else if (op.kind == MGQ_OP_BACKWARD) {
-      ok &= op.micro_batch == open;
-      open = -1;
-    } else {
-      ok &= op.kind == MGQ_OP_OPTIMIZER && open < 0;
-      done = true;
-    }
-  }
-  if (!ok || !done || next != program.micro_batches)
-    fail("the program's tables are damaged: its ops are not {} micro-batches "
-         "and the optimizer",
-         program.micro_batches);
-}
-
-StepRunner::StepRunner(const mgq_program &program, const Options &options,
-                       Arena &arena, Executor &executor, Optimizer &optimizer,
-                       Clipping &clipping, Trace &trace)
-    : program(program), arena(arena), executor(executor), optimizer(optimizer),
-      clipping(clipping), trace(trace),
-      byTokens(
-          options.reduction == ReductionKind::Tokens ||
-          (options.reduction == ReductionKind::Default && program.loss_is_sum)),
-      skipNonfinite(options.skipNonfinite), counts(program.micro_batches),
-      losses(program.micro_batches) {
-  afterCall = [this](int32_t call) {
-    this->optimizer.accumulate(call, isFirst);
-  };
+bool mgq::rt::reducesByTokens(const mgq_program &program,
+                              const Options &options) {
+  bool byTokens =
+      options.reduction == ReductionKind::Tokens ||
+      (options.reduction == ReductionKind::Default && program.loss_is_sum);
   if (byTokens && !program.loss_is_sum)
     failUsage("--loss-reduction=tokens needs a loss that is recognised as a "
               "cross-entropy; this model's is not");
-  checkOps(program);
-  for (int32_t i = 0; i < program.input_count; ++i)
-    if (readsInput(program.count, program.inputs[i]))
-      countInputs.push_back(i);
-  for (int32_t i = 1; i < program.output_count; ++i)
-    if (elementCount(shapeOf(program.outputs[i].tensor)) == 1)
-      scalars.push_back(i);
+  return byTokens;
 }
 
-void StepRunner::loadInputs(const DataReader &data, int64_t record) {
-  for (int32_t i = 0; i < program.input_count; ++i)
-    data.load(record, i, arena.at(program.inputs[i].offset));
+StepRunner::StepRunner(const RankView &view, const Options &options,
+                       const Parts &parts)
+    : view(view), program(view.program), parts(parts),
+      ops(view, view.tables.ops, view.tables.op_count, parts.executor,
+          parts.group, parts.trace),
+      reducer(view, parts.arena, parts.group),
+      byTokens(reducesByTokens(view.program, options)),
+      skipNonfinite(options.skipNonfinite), lossRank(lossStage(view.program)) {
+  Slots none(view.tables.chunk_count, -1);
+  count = &parts.executor.prepare(view.tables.count, -1, none);
+  countPlace = reinterpret_cast<float *>(parts.executor.resolve(
+      view.tables.count_place, sizeof(float), none, "the count of targets"));
+  if (program.loss_is_sum && !countPlace)
+    fail("the program's tables are damaged: the count of targets");
+  auto ranks = static_cast<size_t>(rankCount(program));
+  size_t trained = trainableParams(program).size();
+  counts.resize(1 + program.micro_batches);
+  allCounts.resize(ranks * counts.size());
+  results.resize(trained + program.micro_batches + 3);
+  allResults.resize(ranks * results.size());
+  norms.resize(trained);
+  for (int32_t param : trainableParams(program))
+    owners.push_back(program.params[param].owner);
+  afterCall = [this](int32_t call) {
+    this->parts.optimizer.accumulate(running->op->chunk,
+                                     running->op->kind == MGQ_OP_WEIGHT, call,
+                                     running->grads);
+  };
 }
 
-void StepRunner::loadCountInputs(const DataReader &data, int64_t record) {
-  for (int32_t i : countInputs)
-    data.load(record, i, arena.at(program.inputs[i].offset));
-}
-
-double StepRunner::readCount() {
-  return static_cast<double>(*arena.floatsAt(program.count_offset));
+int64_t StepRunner::recordOf(const StepInput &input, int32_t microBatch,
+                             RecordOrder &order) const {
+  return order.recordOf(
+      input.step, int64_t{view.replica} * program.micro_batches + microBatch);
 }
 
 void StepRunner::countTargets(const StepInput &input, const DataReader &data,
                               RecordOrder &order) {
-  total = 0;
   for (int32_t i = 0; i < program.micro_batches; ++i) {
-    counts[i] = 1;
-    if (program.loss_is_sum) {
-      loadCountInputs(data, order.recordOf(input.step, i));
-      executor.runCount();
-      counts[i] = readCount();
-    }
-    total += counts[i];
+    counts[1 + i] = 1;
+    if (!program.loss_is_sum)
+      continue;
+    parts.executor.load(*count, data, recordOf(input, i, order));
+    parts.executor.run(*count, Phase::Count, i);
+    counts[1 + i] = static_cast<double>(*countPlace);
   }
+}
+
+/// Returns the signal that some rank has seen, or 0.
+int StepRunner::exchangeCounts(int signal) {
+  double start = secondsNow();
+  counts[0] = signal;
+  parts.group.allGather(counts.data(),
+                        static_cast<int64_t>(counts.size() * sizeof(double)),
+                        allCounts.data());
+  total = 0;
+  for (int32_t replica = 0; replica < program.replicas; ++replica) {
+    const double *first =
+        allCounts.data() + replica * program.stages * counts.size();
+    double sum = 0;
+    for (int32_t i = 0; i < program.micro_batches; ++i)
+      sum += first[1 + i];
+    total += sum;
+  }
+  double seen = 0;
+  for (size_t rank = 0; rank < allCounts.size(); rank += counts.size())
+    seen = std::max(seen, allCounts[rank]);
+  if (parts.group.size() > 1)
+    parts.trace.add(Phase::Exchange, "counts", start, secondsNow() - start, -1);
+  return static_cast<int>(seen);
 }
 
 float StepRunner::seedOf(int32_t microBatch) const {
   double divisor = total;
   if (!byTokens)
-    divisor = counts[microBatch] * program.micro_batches;
+    divisor = counts[1 + microBatch] * program.replicas * program.micro_batches;
   return static_cast<float>(1 / divisor);
+}
+
+void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
+                         const DataReader &data, RecordOrder &order) {
+  static constexpr Phase phases[] = {Phase::Forward, Phase::Backward,
+                                     Phase::Weight, Phase::Evaluate};
+  const mgq_op &op = *entry.op;
+  bool hasGradients = op.kind == MGQ_OP_BACKWARD || op.kind == MGQ_OP_WEIGHT;
+  if (op.kind == MGQ_OP_EVALUATE)
+    fail("the program's tables are damaged: a step evaluates");
+  if (entry.runnable->sequence->load_count)
+    parts.executor.load(*entry.runnable, data,
+                        recordOf(input, op.micro_batch, order));
+  if (entry.seed)
+    *entry.seed = seedOf(op.micro_batch);
+  running = &entry;
+  double start = secondsNow();
+  parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
+                     hasGradients ? &afterCall : nullptr);
+  double end = secondsNow();
+  busy += end - start;
+  if (hasGradients)
+    ended = end + clockOffset;
+  if (entry.loss)
+    results[norms.size() + op.micro_batch] = static_cast<double>(*entry.loss);
 }
 
 StepResult StepRunner::run(const StepInput &input, const DataReader &data,
                            RecordOrder &order) {
   StepResult result;
   countTargets(input, data, order);
+  result.signal = exchangeCounts(input.signal);
+  if (result.signal)
+    return result;
   if (total == 0) {
     result.empty = true;
     return result;
   }
-  bool first = true;
-  for (int32_t i = 0; i < program.op_count; ++i) {
-    const mgq_op &op = program.ops[i];
-    int32_t mb = op.micro_batch;
-    if (op.kind == MGQ_OP_OPTIMIZER) {
+  std::fill(results.begin(), results.end(), 0.0);
+  optimized = updated = false;
+  busy = ended = 0;
+  began = secondsNow() + clockOffset;
+  parts.optimizer.startStep();
+  if (std::all_of(counts.begin() + 1, counts.end(),
+                  [](double count) { return count == 0; }))
+    parts.optimizer.zeroGradients();
+
+  for (OpList::Entry &entry : ops.entries()) {
+    const mgq_op &op = *entry.op;
+    if (op.micro_batch >= 0 && counts[1 + op.micro_batch] == 0)
+      continue;
+    ops.waitBefore(entry);
+    if (op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE) {
+      ops.begin(entry);
+    } else if (op.kind == MGQ_OP_COMBINE) {
+      parts.optimizer.combineUses();
+    } else if (op.kind == MGQ_OP_ALL_REDUCE) {
+      double start = secondsNow();
+      int64_t sent = reducer.allReduce(entry.place, op.bytes);
+      ops.sent().of[MGQ_TRAFFIC_GRADIENT] += sent;
+      parts.trace.add(Phase::AllReduce, "all_reduce", start,
+                      secondsNow() - start, -1,
+                      {sent, view.index, MGQ_TRAFFIC_GRADIENT});
+    } else if (op.kind == MGQ_OP_OPTIMIZER) {
       optimize(input, result);
-    } else if (counts[mb] == 0) {
-      losses[mb] = 0;
-    } else if (op.kind == MGQ_OP_FORWARD) {
-      loadInputs(data, order.recordOf(input.step, mb));
-      executor.runForward(mb);
-      losses[mb] =
-          static_cast<double>(*arena.floatsAt(program.loss_sum_offset));
     } else {
-      *arena.floatsAt(program.seed_offset) = seedOf(mb);
-      isFirst = first;
-      executor.runBackward(mb, afterCall);
-      first = false;
+      compute(entry, input, data, order);
     }
   }
-  for (int32_t i = 0; i < program.micro_batches; ++i)
-    if (byTokens)
-      result.loss += losses[i];
-    else if (counts[i] != 0)
-      result.loss += losses[i] / counts[i];
-  result.loss /= byTokens ? total : program.micro_batches;
+  if (!optimized) // A stage without parameters takes part all the same.
+    optimize(input, result);
+  ops.waitAll();
+  if (updated)
+    parts.executor.runPrepareTrainable();
+  sumLosses(result);
   return result;
 }
 
+/// Gathers what ranks know of the step: norms, losses, times.
+void StepRunner::exchangeResults(StepResult &result) {
+  double start = secondsNow();
+  double *times = results.data() + norms.size() + program.micro_batches;
+  times[0] = began;
+  times[1] = ended;
+  times[2] = busy;
+  parts.group.allGather(results.data(),
+                        static_cast<int64_t>(results.size() * sizeof(double)),
+                        allResults.data());
+  double first = HUGE_VAL, last = 0, allBusy = 0;
+  for (int32_t rank = 0; rank < parts.group.size(); ++rank) {
+    const double *of = allResults.data() + (rank + 1) * results.size() - 3;
+    first = std::min(first, of[0]);
+    last = std::max(last, of[1]);
+    allBusy += of[2];
+  }
+  if (parts.group.size() == 1)
+    result.bubble = 0; // It waits for nobody.
+  else if (last > first)
+    result.bubble = 1 - allBusy / (parts.group.size() * (last - first));
+  if (parts.group.size() > 1)
+    parts.trace.add(Phase::Exchange, "norms", start, secondsNow() - start, -1);
+}
+
 void StepRunner::optimize(const StepInput &input, StepResult &result) {
-  optimizer.combineUses();
+  optimized = true;
   if (gradientHook) {
     gradientHook();
     gradientHook = nullptr;
   }
-  double start = secondsNow();
-  GradientNorm norm = optimizer.norm();
+  // After the reduction replicas have the same gradients.
+  if (view.replica == 0)
+    parts.optimizer.squaredNorms(results.data());
+  exchangeResults(result);
+  for (size_t i = 0; i < norms.size(); ++i)
+    norms[i] = allResults[owners[i] * results.size() + i];
+  GradientNorm norm = parts.optimizer.total(norms.data());
   result.gradNorm = norm.total;
   if (norm.firstNonfinite >= 0) {
     const char *name = program.params[norm.firstNonfinite].name;
     if (!skipNonfinite)
-      fail("the gradient of parameter '{}' is not finite in step {}; "
-           "--on-nonfinite=skip skips such steps",
-           name, input.step + 1);
+      throw CommonError(
+          fmt::format("the gradient of parameter '{}' is not finite in step "
+                      "{}; --on-nonfinite=skip skips such steps",
+                      name, input.step + 1));
     result.nonfinite = true;
     return;
   }
-  optimizer.update(clipping.factor(norm.total, input.epoch),
-                   input.learningFactor, input.updates + 1);
-  trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);
-  executor.runPrepareTrainable();
+  double start = secondsNow();
+  parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
+                         input.learningFactor, input.updates + 1);
+  updated = true;
+  parts.trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);
 }
 
-/// The single element of an output.
-static double scalarValue(const mgq_output &output, const std::byte *data) {
-  if (!isFloat(output.tensor.type))
-    return static_cast<double>(integerAt(output.tensor.type, data, 0));
-  float value = 0;
-  convertToFloat(output.tensor.type, data, &value, 1);
-  return static_cast<double>(value);
-}
-
-Evaluation StepRunner::evaluate(const DataReader &data) {
-  Evaluation result{0, std::vector<double>(scalars.size())};
-  double weight = 0;
-  for (int64_t record = 0; record < data.records(); ++record) {
-    double count = 1;
-    loadInputs(data, record);
-    if (program.loss_is_sum) {
-      executor.runCount();
-      count = readCount();
-    }
-    executor.runEvaluate();
-    auto loss = static_cast<double>(*arena.floatsAt(program.loss_sum_offset));
-    if (count != 0)
-      result.loss += byTokens ? loss : loss / count;
-    weight += byTokens ? count : 1;
-    for (size_t i = 0; i < scalars.size(); ++i) {
-      const mgq_output &output = program.outputs[scalars[i]];
-      result.scalars[i] += scalarValue(output, arena.at(output.offset));
-    }
+/// In the order of micro-batches in the step: replica after replica.
+void StepRunner::sumLosses(StepResult &result) const {
+  for (int32_t replica = 0; replica < program.replicas; ++replica) {
+    size_t first = replica * program.stages;
+    const double *losses =
+        allResults.data() + (first + lossRank) * results.size() + norms.size();
+    const double *replicaCounts = allCounts.data() + first * counts.size() + 1;
+    for (int32_t i = 0; i < program.micro_batches; ++i)
+      if (byTokens)
+        result.loss += losses[i];
+      else if (replicaCounts[i] != 0)
+        result.loss += losses[i] / replicaCounts[i];
   }
-  if (weight != 0)
-    result.loss /= weight;
-  for (double &scalar : result.scalars)
-    scalar /= static_cast<double>(data.records());
-  return result;
+  result.loss /= byTokens ? total : program.replicas * program.micro_batches;
 }

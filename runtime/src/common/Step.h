@@ -4,9 +4,9 @@
 #define MGQ_RUNTIME_COMMON_STEP_H
 
 #include "runtime/src/common/Clipping.h"
-#include "runtime/src/common/DataReader.h"
+#include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
-#include "runtime/src/local/Executor.h"
+#include "runtime/src/common/Reducer.h"
 #include <functional>
 
 namespace mgq::rt {
@@ -17,29 +17,37 @@ struct StepInput {
   int64_t updates;       ///< AdamW updates so far.
   double epoch;          ///< Before the step, for clipping.
   double learningFactor; ///< The schedule's.
+  int signal;            ///< That asked this rank to end, 0: none.
 };
 
+/// The same on all ranks.
 struct StepResult {
   double loss = 0;
   double gradNorm = 0;
+  double bubble = -1;     ///< Share of waiting; negative: not measured.
+  int signal = 0;         ///< That asked some rank to end: nothing was run.
   bool empty = false;     ///< No valid target: nothing has changed.
   bool nonfinite = false; ///< Gradients were not finite, step skipped.
 };
 
-/// Means over the records of a data set.
-struct Evaluation {
-  double loss = 0;
-  std::vector<double> scalars; ///< Of Evaluator's scalar outputs, in order.
-};
+/// Whether the loss of a step is a mean over its valid targets. Throws
+/// UsageError if the model has none and the options ask for it.
+bool reducesByTokens(const mgq_program &program, const Options &options);
 
-/// Executes the program's ops. run() allocates nothing.
+/// Executes a rank's ops of a step. run() allocates nothing.
 class StepRunner {
 public:
-  /// Throws Error if the program's ops are not forward, backward of each
-  /// micro-batch in turn and one optimizer.
-  StepRunner(const mgq_program &program, const Options &options, Arena &arena,
-             Executor &executor, Optimizer &optimizer, Clipping &clipping,
-             Trace &trace);
+  /// What a rank works with, besides its tables.
+  struct Parts {
+    Arena &arena;
+    Executor &executor;
+    Optimizer &optimizer;
+    Clipping &clipping;
+    Trace &trace;
+    Group &group;
+  };
+
+  StepRunner(const RankView &view, const Options &options, const Parts &parts);
 
   /// Throws Error for gradients that are not finite under --on-nonfinite=stop.
   StepResult run(const StepInput &input, const DataReader &data,
@@ -50,33 +58,48 @@ public:
     gradientHook = std::move(hook);
   }
 
-  /// Forward only, over all records.
-  Evaluation evaluate(const DataReader &data);
+  /// Added to this rank's clock it is rank 0's, in seconds.
+  void setClockOffset(double seconds) { clockOffset = seconds; }
 
-  /// Indices of the scalar outputs besides the loss.
-  const std::vector<int32_t> &scalarOutputs() const { return scalars; }
+  /// In all steps so far.
+  const SentBytes &sent() { return ops.sent(); }
 
 private:
   void countTargets(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
-  void loadInputs(const DataReader &data, int64_t record);
-  void loadCountInputs(const DataReader &data, int64_t record);
-  double readCount();
+  int exchangeCounts(int signal);
+  void compute(OpList::Entry &entry, const StepInput &input,
+               const DataReader &data, RecordOrder &order);
   void optimize(const StepInput &input, StepResult &result);
+  void exchangeResults(StepResult &result);
+  void sumLosses(StepResult &result) const;
+  int64_t recordOf(const StepInput &input, int32_t microBatch,
+                   RecordOrder &order) const;
   float seedOf(int32_t microBatch) const;
 
+  const RankView &view;
   const mgq_program &program;
-  Arena &arena;
-  Executor &executor;
-  Optimizer &optimizer;
-  Clipping &clipping;
-  Trace &trace;
+  Parts parts;
+  OpList ops;
+  Reducer reducer;
+  const Runnable *count;
+  float *countPlace;
   bool byTokens, skipNonfinite;
-  std::vector<int32_t> countInputs, scalars;
-  std::vector<double> counts, losses; ///< Of each micro-batch of the step.
-  double total = 0;                   ///< Sum of counts.
+  int32_t lossRank;            ///< In the first replica.
+  std::vector<int32_t> owners; ///< Stage of each trainable parameter.
+  double clockOffset = 0;
   std::function<void()> gradientHook;
-  bool isFirst = true; ///< The running backward is the step's first.
+
+  // Of the running step. Counts: of own micro-batches behind the signal;
+  // gathered: the same of all ranks.
+  std::vector<double> counts, allCounts;
+  double total = 0; ///< Sum of counts over all replicas.
+  // Squared norms of trainable parameters, losses of own micro-batches, then
+  // when the rank began, when its last gradient was done, how long it computed.
+  std::vector<double> results, allResults, norms;
+  double began = 0, ended = 0, busy = 0;
+  bool optimized = false, updated = false;
+  const OpList::Entry *running = nullptr; ///< The op that `afterCall` is of.
   std::function<void(int32_t)> afterCall;
 };
 

@@ -1,104 +1,102 @@
-//===- Trainer.cpp - A whole training run ---------------------------------===//
+//===- Trainer.cpp - A rank's training run --------------------------------===//
 
 #include "runtime/src/common/Trainer.h"
-#include "runtime/src/common/Error.h"
-#include "runtime/src/common/Files.h"
+#include "runtime/src/common/Interrupt.h"
+#include "runtime/src/common/RankReport.h"
 #include <algorithm>
 #include <cmath>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
 
 using namespace mgq::rt;
 
-static constexpr size_t recentSteps = 4096;
 static constexpr size_t traceEvents = 1 << 18;
 
-static volatile sig_atomic_t caughtSignal = 0;
-
-void mgq::rt::catchInterrupts() {
-  struct sigaction action = {};
-  action.sa_handler = [](int number) { caughtSignal = number; };
-  action.sa_flags = SA_RESTART | SA_RESETHAND;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-  // Faults of files come back as errno, with a message, not as a signal.
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);
+Trainer::Trainer(const mgq_program &program, const Options &options,
+                 Group &group)
+    : program(program), options(options), group(group),
+      view(program, group.rank()), orders(ordersOf(options)),
+      clipping(options) {
+  if (group.rank() == 0)
+    chief.emplace(program, options);
 }
 
-int mgq::rt::interruptSignal() { return caughtSignal; }
+Trainer::~Trainer() = default;
 
-RunTimes::RunTimes() { recent.reserve(recentSteps); }
-
-void RunTimes::add(double seconds) {
-  total += seconds;
-  if (++steps == 1)
-    return; // Counted, but it warms up.
-  if (recent.size() < recentSteps)
-    recent.push_back(seconds);
-  else
-    recent[steps % recentSteps] = seconds;
+void Trainer::setUp() {
+  checkSameProgram(program, group);
+  checkSameOptions(options, group);
+  group.fromFirst(orders);
+  Host host = findHost(view.tables.arena_bytes, group);
+  clockOffset = host.clockOffset;
+  pool.emplace(options.threads ? options.threads : host.threads);
+  pool->makeCurrent();
+  trace.emplace(orders.trace ? traceEvents : 0);
+  makeArena(host);
+  group.agree([&] { makeParts(); });
+  group.agree([&] { openData(); });
+  if (data)
+    checkSameNumber(data->records(), "records of --data", group);
+  if (evalData)
+    checkSameNumber(evalData->records(), "records of --eval-data", group);
+  resume();
+  group.agree([&] {
+    executor->runPrepareFrozen();
+    executor->runPrepareTrainable();
+  });
 }
 
-double RunTimes::median() const {
-  if (recent.empty())
-    return total;
-  std::vector<double> sorted = recent;
-  std::sort(sorted.begin(), sorted.end());
-  return sorted[sorted.size() / 2];
+void Trainer::makeArena(const Host &host) {
+  // All look before one takes.
+  group.agree([&] { checkMemory(view.tables.arena_bytes, "the plan needs"); });
+  group.agree([&] {
+    if (host.ranksHere > 1)
+      checkMemory(host.bytesHere, fmt::format("the {} ranks on this machine "
+                                              "need",
+                                              host.ranksHere));
+  });
+  group.agree([&] { arena.emplace(view.tables.arena_bytes); });
 }
 
-const mgq_program &mgq::rt::checkProgram(const mgq_program &program) {
-  if (program.abi_version != MGQ_ABI_VERSION)
-    fail("the program was made for version {} of the runtime, this is {}; "
-         "compile it again",
-         program.abi_version, MGQ_ABI_VERSION);
-  if (trainableParams(program).empty())
-    fail("the program trains no parameter");
-  // One process is one rank here; a launcher with more would train copies.
-  const char *world = getenv("OMPI_COMM_WORLD_SIZE");
-  if (world && strcmp(world, "1") != 0)
-    fail("the program was compiled for 1 rank, it was launched with {}", world);
-  return program;
+void Trainer::makeParts() {
+  weights.emplace(view, options.weights, *arena);
+  executor.emplace(view, *arena, *weights, *trace);
+  optimizer.emplace(view, options, *arena);
+  runner.emplace(view, options,
+                 StepRunner::Parts{*arena, *executor, *optimizer, clipping,
+                                   *trace, group});
+  runner->setClockOffset(clockOffset);
+  evaluator.emplace(view, reducesByTokens(program, options), *executor, group,
+                    *trace);
+  transfer.emplace(view, *arena, group);
 }
 
-Trainer::Trainer(const mgq_program &program, const Options &options)
-    : program(checkProgram(program)), options(options), clipping(options),
-      pool(options.threads ? options.threads : availableThreads()),
-      trace(options.trace.empty() ? 0 : traceEvents),
-      arena(program.arena_bytes), weights(program, options.weights, arena),
-      executor(program, arena, weights, trace),
-      optimizer(program, options, arena),
-      runner(program, options, arena, executor, optimizer, clipping, trace) {
-  pool.makeCurrent();
+void Trainer::openData() {
+  std::vector<bool> loaded = loadedInputs(program, view.tables);
   if (!options.data.empty()) {
-    data = std::make_unique<DataReader>(program, options.data);
-    order.emplace(data->records(), program.micro_batches, options.shuffle,
-                  options.seed);
+    data.emplace(program, options.data, loaded);
+    order.emplace(data->records(),
+                  int64_t{program.micro_batches} * program.replicas,
+                  options.shuffle, options.seed);
   }
   if (!options.evalData.empty())
-    evalData = std::make_unique<DataReader>(program, options.evalData);
+    evalData.emplace(program, options.evalData, loaded);
   totalSteps = options.steps.value_or(0);
   if (options.epochs && order)
     totalSteps = static_cast<int64_t>(std::ceil(
         *options.epochs * static_cast<double>(order->stepsPerEpoch())));
   schedule.emplace(options, totalSteps);
-
   state.seed = options.seed;
   state.shuffle = options.shuffle;
   state.records = data ? data->records() : 0;
-  state.microBatches = program.micro_batches;
-  if (!options.outputDir.empty())
-    cleanTemporary(options.outputDir);
-  resume();
-  executor.runPrepareFrozen();
-  executor.runPrepareTrainable();
+  state.microBatches = int64_t{program.micro_batches} * program.replicas;
 }
 
-Trainer::~Trainer() = default;
-
-void Trainer::resume() {
+/// Rank 0: the state of the checkpoint to go on from, whose tensors go to all
+/// ranks; step -1: there is none.
+TrainerState Trainer::loadState() {
+  TrainerState none;
+  none.step = -1;
+  if (!options.outputDir.empty())
+    cleanTemporary(options.outputDir);
   std::string path = options.resume;
   if (path == "latest") {
     path = latestCheckpoint(options.outputDir);
@@ -106,18 +104,50 @@ void Trainer::resume() {
       printError("note: no checkpoint in '{}', starting anew",
                  options.outputDir);
   }
-  if (path.empty())
-    return;
-  TrainerState loaded = loadCheckpoint(path, program, arena);
+  // Others wait for tensors or for this.
+  int64_t found = path.empty() ? 0 : 1;
+  group.fromFirst(found);
+  if (!found)
+    return none;
+  TrainerState loaded = loadCheckpoint(path, *transfer);
   if (loaded.step > totalSteps && !options.dryRun)
     fail("'{}' is at step {}, beyond the {} steps asked for", path, loaded.step,
          totalSteps);
   warnAboutOrder(loaded);
-  clipping.setHistory(loaded.clipHistory);
-  state.step = firstStep = savedStep = loaded.step;
-  state.updates = loaded.updates;
-  state.emptySteps = loaded.emptySteps;
-  state.nonfiniteSteps = loaded.nonfiniteSteps;
+  return loaded;
+}
+
+void Trainer::resume() {
+  struct Numbers {
+    int64_t step, updates, emptySteps, nonfiniteSteps, norms;
+    double history[clipHistoryLength];
+  };
+  Numbers numbers = {-1, 0, 0, 0, 0, {}};
+  if (chief) {
+    TrainerState loaded = loadState();
+    auto norms = std::min(loaded.clipHistory.size(), clipHistoryLength);
+    numbers = {loaded.step,
+               loaded.updates,
+               loaded.emptySteps,
+               loaded.nonfiniteSteps,
+               static_cast<int64_t>(norms),
+               {}};
+    std::copy(loaded.clipHistory.end() - static_cast<ptrdiff_t>(norms),
+              loaded.clipHistory.end(), numbers.history);
+  } else {
+    int64_t found = 0;
+    group.fromFirst(found);
+    if (found)
+      acceptCheckpoint(*transfer);
+  }
+  group.fromFirst(numbers);
+  if (numbers.step < 0)
+    return;
+  state.step = savedStep = numbers.step;
+  state.updates = numbers.updates;
+  state.emptySteps = numbers.emptySteps;
+  state.nonfiniteSteps = numbers.nonfiniteSteps;
+  clipping.setHistory({numbers.history, numbers.history + numbers.norms});
 }
 
 void Trainer::warnAboutOrder(const TrainerState &loaded) const {
@@ -136,16 +166,30 @@ void Trainer::warnAboutOrder(const TrainerState &loaded) const {
 /// What --dry-run says.
 void Trainer::describe() {
   char text[32];
+  std::vector<int> threads = group.allGather(pool->threads());
+  if (!chief)
+    return;
   int64_t trained = 0;
   for (int32_t i : trainableParams(program))
-    trained += elementCount(shapeOf(program.params[i].stored)).value();
+    trained += paramElements(program.params[i]);
   fmt::print("records: {}\n", state.records);
   if (order)
     fmt::print("steps per epoch: {}\n", order->stepsPerEpoch());
   fmt::print("parameters: {} tensors, {} trainable with {} elements\n",
              program.param_count, trainableParams(program).size(), trained);
-  fmt::print("memory: {}\nranks: 1\nthreads: {}\n",
-             bytesText(program.arena_bytes, text), pool.threads());
+  if (group.size() == 1) {
+    fmt::print("memory: {}\nranks: 1\nthreads: {}\n",
+               bytesText(view.tables.arena_bytes, text), threads[0]);
+    return;
+  }
+  fmt::print("ranks: {} ({} stages, {} replicas)\n", group.size(),
+             program.stages, program.replicas);
+  for (int32_t rank = 0; rank < group.size(); ++rank)
+    fmt::print(
+        "rank {}: stage {}, replica {}, memory {}, threads {}\n", rank,
+        rank % program.stages, rank / program.stages,
+        bytesText(program.ranks[rank % program.stages].arena_bytes, text),
+        threads[rank]);
 }
 
 double Trainer::epochAfter(int64_t steps) const {
@@ -154,124 +198,124 @@ double Trainer::epochAfter(int64_t steps) const {
                : 0;
 }
 
-/// Finds out now, not after the training, that results cannot be written.
-void Trainer::checkOutputs() const {
-  for (const std::string *path : {&options.dumpGradients, &options.trace,
-                                  &options.profile, &options.summary})
-    if (!path->empty())
-      checkWritable(*path);
-  if (!options.outputDir.empty())
-    checkCheckpointFolder(options.outputDir);
-}
-
 int Trainer::run() {
+  setUp();
   if (options.dryRun) {
     describe();
     return 0;
   }
-  checkOutputs();
-  if (!options.logFile.empty())
-    log.open(options.logFile, options.resume.empty() ? -1 : state.step);
-  if (!options.dumpGradients.empty())
-    runner.onGradients(
-        [&] { writeGradients(options.dumpGradients, program, arena); });
-  progress.emplace(totalSteps, state.step);
-  while (state.step < totalSteps && !interruptSignal()) {
-    trainOne();
-    if (options.saveSteps && state.step % options.saveSteps == 0)
+  group.agree([&] {
+    if (chief)
+      chief->open(totalSteps, state);
+  });
+  if (orders.gradients)
+    runner->onGradients([&] {
+      if (chief)
+        writeGradients(options.dumpGradients, *transfer);
+      else
+        serveGradients(*transfer);
+    });
+  while (state.step < totalSteps && trainOne())
+    if (orders.saveSteps && state.step % orders.saveSteps == 0)
       save();
-  }
-  if (state.step == totalSteps && evaluatedStep != state.step)
+  if (!endSignal && state.step == totalSteps && evaluatedStep != state.step)
     evaluateNow();
   finish();
-  return interruptSignal() ? 128 + interruptSignal() : 0;
+  return endSignal ? 128 + endSignal : 0;
 }
 
-void Trainer::trainOne() {
+/// Returns false if a signal asked some rank to end: no step was run.
+bool Trainer::trainOne() {
   double start = secondsNow();
-  trace.setStep(state.step + 1);
+  trace->setStep(state.step + 1);
   StepInput input{state.step, state.updates, epochAfter(state.step),
-                  schedule->factor(state.step)};
-  StepResult result = runner.run(input, *data, *order);
+                  schedule->factor(state.step), interruptSignal()};
+  StepResult result = runner->run(input, *data, *order);
+  if (result.signal) {
+    endSignal = result.signal;
+    return false;
+  }
   ++state.step;
   state.emptySteps += result.empty;
   state.nonfiniteSteps += result.nonfinite;
   state.updates += !result.empty && !result.nonfinite;
-  double seconds = secondsNow() - start;
-  times.add(seconds);
-  if (times.steps == 1) {
-    arena.samplePeak();
+  if (++stepsRun == 1) {
+    arena->samplePeak();
     if (state.step < totalSteps)
-      executor.resetTimes();
+      executor->resetTimes();
   }
-
-  StepRecord record{state.step,
-                    epochAfter(state.step),
-                    result.loss,
-                    result.gradNorm,
-                    options.learningRate * input.learningFactor,
-                    int64_t{program.micro_batches} * program.micro_batch_size,
-                    seconds};
-  line.add("step", record.step);
-  line.add("epoch", record.epoch);
-  line.add("loss", record.loss);
-  line.add("grad_norm", record.gradNorm);
-  line.add("learning_rate", record.learningRate);
-  line.add("samples", record.samples);
-  line.add("step_seconds", record.stepSeconds);
+  if (chief)
+    chief->stepped(
+        {state.step, epochAfter(state.step), result.loss, result.gradNorm,
+         options.learningRate * input.learningFactor,
+         state.microBatches * program.micro_batch_size, secondsNow() - start},
+        result.bubble);
   bool evaluated =
       evalData && ((options.evalSteps && state.step % options.evalSteps == 0) ||
                    state.step == totalSteps);
-  bool logged = state.step % options.loggingSteps == 0;
-  progress->step(record, logged);
   if (evaluated)
     evaluateNow();
-  std::string_view text = line.finish();
-  if (logged || evaluated)
-    log.write(text);
+  if (chief)
+    chief->logStep(state.step, evaluated);
+  return true;
 }
 
 /// Evaluates; the values go into the running line of the log.
 void Trainer::evaluateNow() {
   if (!evalData)
     return;
-  lastEvaluation = runner.evaluate(*evalData);
+  Evaluation evaluation = evaluator->run(*evalData);
   evaluatedStep = state.step;
-  line.add("eval_loss", lastEvaluation->loss);
-  std::string text = fmt::format("evaluation after step {}: loss {:.6f}",
-                                 state.step, lastEvaluation->loss);
-  const std::vector<int32_t> &outputs = runner.scalarOutputs();
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const char *name = program.outputs[outputs[i]].name;
-    line.add(std::string("eval_") + name, lastEvaluation->scalars[i]);
-    text += fmt::format("  {} {:.6f}", name, lastEvaluation->scalars[i]);
-  }
-  progress->note(text);
+  if (chief)
+    chief->evaluated(state.step, evaluation, evaluator->scalarOutputs());
 }
 
 void Trainer::save() {
+  savedStep = state.step;
+  if (!chief)
+    return serveCheckpoint(*transfer);
   state.clipHistory = clipping.history();
   state.epoch = epochAfter(state.step);
-  log.sync();
-  saveCheckpoint(options.outputDir, program, arena, state,
-                 options.saveTotalLimit);
-  savedStep = state.step;
+  chief->syncLog();
+  saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit);
 }
 
 void Trainer::finish() {
-  arena.samplePeak();
-  if (!options.outputDir.empty() && savedStep != state.step)
+  arena->samplePeak();
+  if (orders.save && savedStep != state.step)
     save();
-  log.sync();
-  progress.reset();
-  if (state.emptySteps || state.nonfiniteSteps)
-    printError("note: {} steps had no valid target, {} were skipped for "
-               "gradients that are not finite",
-               state.emptySteps, state.nonfiniteSteps);
-  if (!options.trace.empty())
-    trace.write(options.trace, 0);
-  if (!options.profile.empty())
-    writeProfile();
-  if (!options.summary.empty())
-    writeSummary();
+  if (chief)
+    chief->close(state);
+  report();
+  // Nobody leaves before rank 0 has written all.
+  std::vector<int> signals = group.allGather(interruptSignal());
+  endSignal =
+      std::max(endSignal, *std::max_element(signals.begin(), signals.end()));
+}
+
+void Trainer::report() {
+  if (orders.trace) {
+    std::vector<double> starts =
+        group.allGather(trace->firstStart() + clockOffset);
+    double origin = *std::min_element(starts.begin(), starts.end());
+    std::vector<std::string> texts =
+        group.gatherText(trace->text(view.index, origin - clockOffset));
+    if (chief)
+      writeTrace(options.trace, texts);
+  }
+  if (orders.profile) {
+    std::vector<std::string> texts =
+        group.gatherText(profileOf(view, *executor, pool->threads()));
+    if (chief)
+      chief->writeProfile(texts);
+  }
+  if (orders.summary) {
+    // Threads share a process, whose growth says nothing about one of them.
+    bool shared = group.inProcess() && group.size() > 1;
+    int64_t peak = shared ? view.tables.arena_bytes : arena->peakBytes();
+    std::vector<std::string> texts = group.gatherText(
+        summaryOf(view, peak, runner->sent(), pool->threads()));
+    if (chief)
+      chief->writeSummary(state, texts);
+  }
 }

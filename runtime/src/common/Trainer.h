@@ -1,84 +1,71 @@
-//===- Trainer.h - A whole training run ----------------------------*- C++
+//===- Trainer.h - A rank's training run ---------------------------*- C++
 //-*-===//
 #ifndef MGQ_RUNTIME_COMMON_TRAINER_H
 #define MGQ_RUNTIME_COMMON_TRAINER_H
 
-#include "runtime/src/common/Checkpoint.h"
-#include "runtime/src/common/Log.h"
-#include "runtime/src/common/Progress.h"
+#include "runtime/src/common/Chief.h"
 #include "runtime/src/common/Schedule.h"
+#include "runtime/src/common/Setup.h"
 #include "runtime/src/common/Step.h"
 #include "runtime/src/local/ThreadPool.h"
 #include <optional>
 
 namespace mgq::rt {
 
-/// Times of a run's steps.
-struct RunTimes {
-  int64_t steps = 0;
-  double total = 0;           ///< Seconds of all steps.
-  std::vector<double> recent; ///< Seconds of the last steps, a ring.
-
-  RunTimes();
-  void add(double seconds);
-  /// Median of the recent steps, without the first one, which warms up.
-  double median() const;
-};
-
+/// What one rank does from start to end. Rank 0 has a Chief besides.
+///
+/// After an exception the trainer must live until the transport has been told
+/// of it (abort): others may still copy from its memory.
 class Trainer {
 public:
-  /// Opens and checks everything, resumes. Throws Error or UsageError.
-  Trainer(const mgq_program &program, const Options &options);
+  Trainer(const mgq_program &program, const Options &options, Group &group);
   ~Trainer();
 
-  /// Trains. Returns the exit status: 0, or 130 after an interrupt.
+  /// Trains. Returns the exit status, the same on all ranks: 0, or 128 and the
+  /// signal after an interrupt. Throws Error or UsageError.
   int run();
 
 private:
+  void setUp();
+  void makeArena(const Host &host);
+  void makeParts();
+  void openData();
   void resume();
+  TrainerState loadState();
   void warnAboutOrder(const TrainerState &loaded) const;
   void describe();
-  void checkOutputs() const;
   double epochAfter(int64_t steps) const;
-  void trainOne();
+  bool trainOne();
   void evaluateNow();
   void save();
   void finish();
-  void writeSummary();
-  void writeProfile();
+  void report();
 
   const mgq_program &program;
   const Options &options;
-  std::unique_ptr<DataReader> data, evalData;
-  std::optional<RecordOrder> order;
-  int64_t totalSteps = 0;
-  std::optional<Schedule> schedule;
+  Group &group;
+  RankView view;
+  Orders orders;
+  std::optional<Chief> chief; ///< On rank 0.
   Clipping clipping;
-  ThreadPool pool;
-  Trace trace; // Before the arena, whose peak does not count it.
-  Arena arena;
-  Weights weights;
-  Executor executor;
-  Optimizer optimizer;
-  StepRunner runner;
+  std::optional<ThreadPool> pool;
+  std::optional<Trace> trace; // Before the arena, whose peak does not count it.
+  std::optional<Arena> arena;
+  std::optional<Weights> weights;
+  std::optional<Executor> executor;
+  std::optional<Optimizer> optimizer;
+  std::optional<StepRunner> runner;
+  std::optional<Evaluator> evaluator;
+  std::optional<Transfer> transfer;
+  std::optional<DataReader> data, evalData;
+  std::optional<RecordOrder> order;
+  std::optional<Schedule> schedule;
+  int64_t totalSteps = 0, stepsRun = 0;
   TrainerState state;
-  LogFile log;
-  JsonLine line;
-  std::optional<Progress> progress;
-  RunTimes times;
-  std::optional<Evaluation> lastEvaluation;
-  int64_t evaluatedStep = -1, savedStep = -1, firstStep = 0;
+  double clockOffset = 0;
+  int64_t evaluatedStep = -1, savedStep = -1;
+  int endSignal = 0;
 };
-
-/// Checks that runtime and program agree. Throws Error.
-const mgq_program &checkProgram(const mgq_program &program);
-
-/// From now on SIGINT and SIGTERM end a run after its step. A second SIGINT
-/// kills.
-void catchInterrupts();
-
-/// The signal that asked to end, 0: none.
-int interruptSignal();
 
 } // namespace mgq::rt
 

@@ -140,10 +140,11 @@ Shape mgq::rt::transposedShape(const Shape &shape, const int64_t *permutation) {
   return result;
 }
 
-/// Calls visit(target, source) for each element, in the order of the target.
+/// Calls visit(target, source) for elements [begin, begin + count) of the
+/// target, in its order.
 template <typename Visit>
 static void forTransposed(const Shape &shape, const int64_t *permutation,
-                          Visit visit) {
+                          int64_t begin, int64_t count, Visit visit) {
   size_t rank = shape.size();
   Shape strides(rank, 1), extents(rank), steps(rank), index(rank, 0);
   for (size_t i = rank; i-- > 1;)
@@ -152,8 +153,13 @@ static void forTransposed(const Shape &shape, const int64_t *permutation,
     extents[i] = shape[permutation[i]];
     steps[i] = strides[permutation[i]];
   }
-  int64_t count = elementCount(shape).value_or(0), source = 0;
-  for (int64_t target = 0; target < count; ++target) {
+  int64_t source = 0, rest = begin;
+  for (size_t i = rank; i-- > 0 && count;) {
+    index[i] = rest % extents[i];
+    rest /= extents[i];
+    source += index[i] * steps[i];
+  }
+  for (int64_t target = begin; target < begin + count; ++target) {
     visit(target, source);
     for (size_t i = rank; i-- > 0;) {
       source += steps[i];
@@ -167,14 +173,23 @@ static void forTransposed(const Shape &shape, const int64_t *permutation,
 
 void mgq::rt::transpose(const float *from, float *to, const Shape &shape,
                         const int64_t *permutation) {
-  forTransposed(shape, permutation, [&](int64_t target, int64_t source) {
-    to[target] = from[source];
-  });
+  transpose(from, to, shape, permutation, 0, elementCount(shape).value_or(0));
+}
+
+void mgq::rt::transpose(const float *from, float *to, const Shape &shape,
+                        const int64_t *permutation, int64_t begin,
+                        int64_t count) {
+  forTransposed(shape, permutation, begin, count,
+                [&](int64_t target, int64_t source) {
+                  to[target - begin] = from[source];
+                });
 }
 
 void mgq::rt::untranspose(const float *from, float *to, const Shape &shape,
-                          const int64_t *permutation) {
-  forTransposed(shape, permutation, [&](int64_t target, int64_t source) {
-    to[source] = from[target];
-  });
+                          const int64_t *permutation, int64_t begin,
+                          int64_t count) {
+  forTransposed(shape, permutation, begin, count,
+                [&](int64_t target, int64_t source) {
+                  to[source] = from[target - begin];
+                });
 }

@@ -44,14 +44,18 @@ void convertToFloat(mgq_type type, const std::byte *from, float *to,
 /// INT64_MAX become INT64_MAX.
 int64_t integerAt(mgq_type type, const std::byte *data, int64_t index);
 
-/// Copies `count` f32 elements of a row-major tensor of `shape` into the layout
+/// Copies f32 elements of a row-major tensor of `shape` into the layout
 /// transposed by `permutation` (result extent i = shape[permutation[i]]).
 void transpose(const float *from, float *to, const Shape &shape,
                const int64_t *permutation);
+/// Only elements [begin, begin + count) of the result, to the front of `to`.
+void transpose(const float *from, float *to, const Shape &shape,
+               const int64_t *permutation, int64_t begin, int64_t count);
 
-/// The inverse of transpose(): `shape` is the untransposed one.
+/// The inverse of transpose(): `shape` is the untransposed one, `from` holds
+/// elements [begin, begin + count) of the transposed one.
 void untranspose(const float *from, float *to, const Shape &shape,
-                 const int64_t *permutation);
+                 const int64_t *permutation, int64_t begin, int64_t count);
 
 /// `shape` transposed by `permutation`; null leaves it.
 Shape transposedShape(const Shape &shape, const int64_t *permutation);

@@ -9,26 +9,28 @@
 using namespace mgq::rt;
 
 /// Copies what the program wants in the arena.
-static void copyToArena(const mgq_param &param, const std::byte *data,
-                        Arena &arena) {
+static void copyToArena(const mgq_param &param, const mgq_place &place,
+                        const std::byte *data, Arena &arena) {
   int64_t count = elementCount(shapeOf(param.stored)).value_or(-1);
   if (count < 0 || param.stored.bytes != count * typeBytes(param.stored.type))
     fail("the program's tables are damaged: shape of parameter '{}'",
          param.name);
   if (!param.trainable) {
-    if (param.value_offset >= 0 && param.stored.bytes)
-      memcpy(arena.at(param.value_offset), data, param.stored.bytes);
+    if (place.value_offset >= 0 && param.stored.bytes)
+      memcpy(arena.at(place.value_offset), data, param.stored.bytes);
     return;
   }
   if (!isFloat(param.stored.type))
     fail("the program's tables are damaged: trainable parameter '{}' has type "
          "{}",
          param.name, typeName(param.stored.type));
-  convertToFloat(param.stored.type, data, arena.floatsAt(param.value_offset),
-                 count);
+  if (place.value_offset >= 0)
+    convertToFloat(param.stored.type, data, arena.floatsAt(place.value_offset),
+                   count);
   for (int64_t offset :
-       {param.grad_offset, param.momentum_offset, param.variance_offset})
-    memset(arena.at(offset), 0, count * sizeof(float));
+       {place.grad_offset, place.momentum_offset, place.variance_offset})
+    if (offset >= 0)
+      memset(arena.at(offset), 0, count * sizeof(float));
 }
 
 /// Hash of the bytes of `file` outside the parameters it holds.
@@ -70,10 +72,14 @@ void Weights::checkFiles(const mgq_program &program, const std::string &home) {
   }
 }
 
-Weights::Weights(const mgq_program &program, const std::string &folder,
-                 Arena &arena) {
+Weights::Weights(const RankView &view, const std::string &folder, Arena &arena)
+    : pointers(view.program.param_count) {
+  const mgq_program &program = view.program;
+  std::vector<bool> used = usedParams(program, view.tables);
   std::string home = folder.empty() ? folderOf(program.model_path) : folder;
   for (int32_t i = 0; i < program.param_count; ++i) {
+    if (!used[i])
+      continue;
     const mgq_param &param = program.params[i];
     std::string path = home + "/" + param.file;
     std::unique_ptr<MappedFile> &file = files[path];
@@ -90,9 +96,12 @@ Weights::Weights(const mgq_program &program, const std::string &folder,
            "has {}",
            path, param.name, param.file_offset,
            param.file_offset + param.stored.bytes, file->size());
-    pointers.push_back(file->data() + param.file_offset);
+    pointers[i] = file->data() + param.file_offset;
   }
   checkFiles(program, home);
-  for (int32_t i = 0; i < program.param_count; ++i)
-    copyToArena(program.params[i], pointers[i], arena);
+  for (int32_t i = 0; i < view.tables.place_count; ++i) {
+    const mgq_place &place = view.tables.places[i];
+    copyToArena(program.params[place.param], place, pointers[place.param],
+                arena);
+  }
 }

@@ -5,23 +5,25 @@
 
 #include "runtime/src/common/Arena.h"
 #include "runtime/src/common/Files.h"
+#include "runtime/src/common/Program.h"
 #include "runtime/src/common/Types.h"
 #include <map>
 #include <memory>
 
 namespace mgq::rt {
 
-/// Maps the ONNX file and its external data. Trainable parameters are copied
-/// into the arena as f32, with momentum and variance zero; frozen ones only
-/// where the program asks for it.
+/// Maps the files that hold what a rank uses: the ONNX file, its external data.
+/// Trainable parameters are copied into the arena as f32, with momentum and
+/// variance zero; frozen ones only where the program asks for it.
 class Weights {
 public:
   /// `folder`: --weights, or empty for the folder of the recorded model. Throws
   /// Error that names file and parameter if one is missing or too short, or if
   /// a file is not the one the program was compiled from.
-  Weights(const mgq_program &program, const std::string &folder, Arena &arena);
+  Weights(const RankView &view, const std::string &folder, Arena &arena);
 
-  /// Bytes of a parameter, as stored in its file.
+  /// Bytes of a parameter, as stored in its file; null if the rank does not use
+  /// it.
   const std::byte *data(int32_t param) const { return pointers[param]; }
 
 private:

@@ -1,114 +1,157 @@
-//===- Executor.cpp - Runs a program's sequences --------------------------===//
+//===- Executor.cpp - Runs a rank's sequences -----------------------------===//
 
 #include "runtime/src/local/Executor.h"
 #include "runtime/src/common/Error.h"
-#include <atomic>
+#include "runtime/src/local/ThreadPool.h"
 
 using namespace mgq::rt;
 
-namespace {
-/// The first index fault since the last check. Compute threads write it; the
-/// executor reads it after the call, when all of them are done.
-struct IndexFault {
-  std::atomic<bool> taken{false};
-  std::atomic<bool> complete{false};
-  const char *what = nullptr;
-  int64_t index = 0, size = 0;
-};
-} // namespace
-
-static IndexFault indexFault;
+/// Where faults of the calling thread's rank go.
+static IndexFault &indexFault() {
+  static IndexFault withoutPool;
+  ThreadPool *pool = ThreadPool::current();
+  return pool ? pool->indexFault : withoutPool;
+}
 
 extern "C" void mgq_index_error(const char *what, int64_t index, int64_t size) {
-  if (indexFault.taken.exchange(true))
+  IndexFault &fault = indexFault();
+  if (fault.taken.exchange(true))
     return;
-  indexFault.what = what;
-  indexFault.index = index;
-  indexFault.size = size;
-  indexFault.complete.store(true, std::memory_order_release);
+  fault.what = what;
+  fault.index = index;
+  fault.size = size;
+  fault.complete.store(true, std::memory_order_release);
 }
 
 void mgq::rt::checkIndexError(const char *where) {
-  if (!indexFault.complete.load(std::memory_order_acquire))
+  IndexFault &fault = indexFault();
+  if (!fault.complete.load(std::memory_order_acquire))
     return;
   std::string text = fmt::format(
-      "index {} is outside [0, {}) in node '{}' (layer {})", indexFault.index,
-      indexFault.size, indexFault.what ? indexFault.what : "?", where);
-  indexFault.complete = false;
-  indexFault.taken = false;
+      "index {} is outside [0, {}) in node '{}' (layer {})", fault.index,
+      fault.size, fault.what ? fault.what : "?", where);
+  fault.complete = false;
+  fault.taken = false;
   throw Error(text);
 }
 
-Executor::Executor(const mgq_program &program, Arena &arena,
-                   const Weights &weights, Trace &trace)
-    : program(program), arena(arena), trace(trace), times(program.layer_count),
-      prepareFrozen(prepare(program.prepare_frozen, weights)),
-      prepareTrainable(prepare(program.prepare_trainable, weights)),
-      forward(prepare(program.forward, weights)),
-      backward(prepare(program.backward, weights)),
-      evaluate(prepare(program.evaluate, weights)),
-      count(prepare(program.count, weights)) {}
+Executor::Executor(const RankView &view, Arena &arena, const Weights &weights,
+                   Trace &trace)
+    : view(view), arena(arena), weights(weights), trace(trace),
+      times(view.program.layer_count), forwards(view.tables.chunk_count) {
+  Slots none(view.tables.chunk_count, -1);
+  prepareFrozen = &prepare(view.tables.prepare_frozen, -1, none);
+  prepareTrainable = &prepare(view.tables.prepare_trainable, -1, none);
+}
 
-Executor::Prepared Executor::prepare(const mgq_sequence &sequence,
-                                     const Weights &weights) {
-  Prepared prepared{&sequence, {}, {}};
+std::byte *Executor::resolve(const mgq_ref &ref, int64_t bytes,
+                             const Slots &slots, const char *what) {
+  if (ref.space == MGQ_SPACE_NONE)
+    return nullptr;
+  if (ref.space == MGQ_SPACE_WEIGHT) {
+    if (ref.index < 0 || ref.index >= view.program.param_count ||
+        !weights.data(ref.index))
+      fail("the program's tables are damaged: {}", what);
+    // Kernels take void *; they only read operands.
+    return const_cast<std::byte *>(weights.data(ref.index) + ref.offset);
+  }
+  int64_t offset = ref.offset;
+  if (ref.space == MGQ_SPACE_SLOT) {
+    if (ref.index < 0 || ref.index >= view.tables.chunk_count)
+      fail("the program's tables are damaged: {}", what);
+    const mgq_chunk &chunk = view.tables.chunks[ref.index];
+    int32_t slot = slots[ref.index];
+    if (slot < 0 || slot >= chunk.slot_count || ref.offset < 0 ||
+        ref.offset + bytes > chunk.slot_bytes)
+      fail("the program's tables are damaged: {} (slot {} of chunk {})", what,
+           slot, chunk.index);
+    offset += chunk.slots_offset + slot * chunk.slot_bytes;
+  }
+  if (offset < 0 || offset + bytes > arena.size())
+    fail("the program's tables are damaged: {}", what);
+  return arena.at(offset);
+}
+
+/// The slots that a sequence's references use; others are -1.
+static Slots usedSlots(const mgq_sequence &sequence, const Slots &slots) {
+  Slots used(slots.size(), -1);
+  auto note = [&](const mgq_ref &ref) {
+    if (ref.space == MGQ_SPACE_SLOT && ref.index >= 0 &&
+        ref.index < static_cast<int32_t>(slots.size()))
+      used[ref.index] = slots[ref.index];
+  };
+  for (int32_t i = 0; i < sequence.load_count; ++i)
+    note(sequence.loads[i].place);
+  for (int32_t i = 0; i < sequence.call_count; ++i)
+    for (int32_t j = 0; j < sequence.calls[i].arg_count; ++j)
+      note(sequence.calls[i].args[j]);
+  return used;
+}
+
+const Runnable &Executor::prepare(const mgq_sequence &sequence, int32_t chunk,
+                                  const Slots &slots) {
+  Slots used = usedSlots(sequence, slots);
+  for (const Runnable &old : runnables)
+    if (old.sequence == &sequence && old.slots == used)
+      return old;
+  Runnable made{&sequence, chunk, used, {}, {}, {}};
+  for (int32_t i = 0; i < sequence.load_count; ++i) {
+    const mgq_load &load = sequence.loads[i];
+    const mgq_input &input = view.program.inputs[load.input];
+    made.loads.push_back(
+        resolve(load.place, input.tensor.bytes, used, input.name));
+    if (!made.loads.back())
+      fail("the program's tables are damaged: load of input '{}'", input.name);
+  }
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
-    if (call.layer >= program.layer_count)
+    if (call.layer >= view.program.layer_count)
       fail("the program's tables are damaged: call {} is of layer {}, there "
            "are {}",
-           call.name, call.layer, program.layer_count);
-    prepared.firstPointer.push_back(prepared.pointers.size());
-    for (int32_t j = 0; j < call.arg_count; ++j) {
-      const mgq_ref &ref = call.args[j];
-      bool weight = ref.space == MGQ_SPACE_WEIGHT;
-      if (weight ? ref.index < 0 || ref.index >= program.param_count
-                 : ref.offset < 0 || ref.offset > arena.size())
-        fail("the program's tables are damaged: argument {} of call {}", j,
-             call.name);
-      // Kernels take void *; they only read operands.
-      void *pointer =
-          weight ? const_cast<std::byte *>(weights.data(ref.index) + ref.offset)
-                 : static_cast<void *>(arena.at(ref.offset));
-      prepared.pointers.push_back(pointer);
-    }
+           call.name, call.layer, view.program.layer_count);
+    made.firstPointer.push_back(made.pointers.size());
+    std::string what = fmt::format("arguments of call {}", call.name);
+    for (int32_t j = 0; j < call.arg_count; ++j)
+      made.pointers.push_back(resolve(call.args[j], 0, used, what.c_str()));
     if (call.scratch_bytes &&
         (call.scratch_offset < 0 || call.scratch_offset % 64 ||
          call.scratch_offset + call.scratch_bytes > arena.size()))
       fail("the program's tables are damaged: scratch of call {}", call.name);
   }
-  return prepared;
+  runnables.push_back(std::move(made));
+  return runnables.back();
 }
 
 void Executor::resetTimes() {
   times.assign(times.size(), {});
-  forwards = 0;
+  forwards.assign(forwards.size(), 0);
 }
 
-void Executor::runForward(int32_t microBatch) {
-  run(forward, Phase::Forward, microBatch);
-  ++forwards;
+void Executor::load(const Runnable &runnable, const DataReader &data,
+                    int64_t record) {
+  const mgq_sequence &sequence = *runnable.sequence;
+  for (int32_t i = 0; i < sequence.load_count; ++i)
+    data.load(record, sequence.loads[i].input, runnable.loads[i]);
 }
 
-void Executor::runBackward(int32_t microBatch,
-                           const std::function<void(int32_t)> &afterCall) {
-  run(backward, Phase::Backward, microBatch, &afterCall);
-}
-
-void Executor::run(Prepared &prepared, Phase phase, int32_t microBatch,
+void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
                    const std::function<void(int32_t)> *afterCall) {
-  const mgq_sequence &sequence = *prepared.sequence;
+  const mgq_sequence &sequence = *runnable.sequence;
+  if (phase == Phase::Forward && runnable.chunk >= 0)
+    ++forwards[runnable.chunk];
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
     double start = secondsNow();
-    call.kernel(prepared.pointers.data() + prepared.firstPointer[i],
+    call.kernel(runnable.pointers.data() + runnable.firstPointer[i],
                 call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
     double seconds = secondsNow() - start;
     checkIndexError(call.name);
     if (call.layer >= 0 && phase == Phase::Forward)
       times[call.layer].forward += seconds;
-    if (call.layer >= 0 && phase == Phase::Backward)
+    if (call.layer >= 0 && (phase == Phase::Backward || phase == Phase::Weight))
       times[call.layer].backward += seconds;
+    if (call.layer >= 0 && phase == Phase::Weight)
+      times[call.layer].weight += seconds;
     trace.add(phase, call.name, start, seconds, microBatch);
     if (afterCall)
       (*afterCall)(i);

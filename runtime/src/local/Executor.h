@@ -1,11 +1,14 @@
-//===- Executor.h - Runs a program's sequences ---------------------*- C++
+//===- Executor.h - Runs a rank's sequences ------------------------*- C++
 //-*-===//
 #ifndef MGQ_RUNTIME_LOCAL_EXECUTOR_H
 #define MGQ_RUNTIME_LOCAL_EXECUTOR_H
 
 #include "runtime/src/common/Arena.h"
+#include "runtime/src/common/DataReader.h"
+#include "runtime/src/common/Program.h"
 #include "runtime/src/common/Trace.h"
 #include "runtime/src/common/Weights.h"
+#include <deque>
 #include <functional>
 
 namespace mgq::rt {
@@ -13,55 +16,72 @@ namespace mgq::rt {
 /// Measured time of one layer, summed over all its calls in seconds.
 struct LayerTime {
   double forward = 0;
-  double backward = 0;
+  double backward = 0; ///< Of backward and weight sequences.
+  double weight = 0;   ///< Of weight sequences alone.
 };
 
-/// Runs sequences on one arena. Arguments are resolved once, at construction;
-/// run() allocates nothing.
+/// The slot of a micro-batch in each local chunk, -1: none.
+using Slots = std::vector<int32_t>;
+
+/// A sequence whose places are resolved.
+struct Runnable {
+  const mgq_sequence *sequence;
+  int32_t chunk;                    ///< Local index, -1: none.
+  Slots slots;                      ///< Those that it uses; others are -1.
+  std::vector<void *> pointers;     ///< Arguments of all calls, in order.
+  std::vector<size_t> firstPointer; ///< Of each call.
+  std::vector<std::byte *> loads;   ///< Where each load goes.
+};
+
+/// Runs sequences on one arena. Places are resolved once, by prepare(); load()
+/// and run() allocate nothing.
 class Executor {
 public:
-  /// Throws Error if a reference leaves the arena or the parameters.
-  Executor(const mgq_program &program, Arena &arena, const Weights &weights,
+  Executor(const RankView &view, Arena &arena, const Weights &weights,
            Trace &trace);
 
-  /// Runs a sequence of the program. Throws Error after an index outside its
-  /// range, naming node and layer.
-  void runForward(int32_t microBatch);
-  /// `afterCall` is told the number of each call that has run.
-  void runBackward(int32_t microBatch,
-                   const std::function<void(int32_t)> &afterCall);
-  void runEvaluate() { run(evaluate, Phase::Evaluate, -1); }
-  void runCount() { run(count, Phase::Count, -1); }
-  void runPrepareFrozen() { run(prepareFrozen, Phase::Prepare, -1); }
-  void runPrepareTrainable() { run(prepareTrainable, Phase::Prepare, -1); }
+  /// Resolves a sequence for a micro-batch with these slots. The same sequence
+  /// with the same slots is resolved once. Throws Error if a reference leaves
+  /// the arena, the parameters or the slots.
+  const Runnable &prepare(const mgq_sequence &sequence, int32_t chunk,
+                          const Slots &slots);
+
+  /// The place of `bytes` at `ref`; null where it is nowhere. `what` is for the
+  /// error.
+  std::byte *resolve(const mgq_ref &ref, int64_t bytes, const Slots &slots,
+                     const char *what);
+
+  /// Copies what a sequence loads of a record.
+  void load(const Runnable &runnable, const DataReader &data, int64_t record);
+
+  /// Runs the calls. `afterCall` is told the number of each call that has run.
+  /// Throws Error after an index outside its range, naming node and layer.
+  void run(const Runnable &runnable, Phase phase, int32_t microBatch,
+           const std::function<void(int32_t)> *afterCall = nullptr);
+
+  void runPrepareFrozen() { run(*prepareFrozen, Phase::Prepare, -1); }
+  void runPrepareTrainable() { run(*prepareTrainable, Phase::Prepare, -1); }
 
   const std::vector<LayerTime> &layerTimes() const { return times; }
-  int64_t forwardRuns() const { return forwards; }
+  /// Forward runs of a local chunk that layerTimes() covers.
+  int64_t forwardRuns(int32_t chunk) const { return forwards[chunk]; }
 
   /// Forgets measured times: after the first step, which warms up.
   void resetTimes();
 
 private:
-  struct Prepared {
-    const mgq_sequence *sequence;
-    std::vector<void *> pointers;     ///< Of all calls, in order.
-    std::vector<size_t> firstPointer; ///< Of each call.
-  };
-
-  Prepared prepare(const mgq_sequence &sequence, const Weights &weights);
-  void run(Prepared &prepared, Phase phase, int32_t microBatch,
-           const std::function<void(int32_t)> *afterCall = nullptr);
-
-  const mgq_program &program;
+  const RankView &view;
   Arena &arena;
+  const Weights &weights;
   Trace &trace;
   std::vector<LayerTime> times;
-  int64_t forwards = 0;
-  Prepared prepareFrozen, prepareTrainable, forward, backward, evaluate, count;
+  std::vector<int64_t> forwards;
+  std::deque<Runnable> runnables; // Addresses stay.
+  const Runnable *prepareFrozen, *prepareTrainable;
 };
 
-/// Throws Error if mgq_index_error was called since the last check. `where`
-/// names the layer function.
+/// Throws Error if mgq_index_error was called by this thread's pool since the
+/// last check. `where` names the layer function.
 void checkIndexError(const char *where);
 
 } // namespace mgq::rt

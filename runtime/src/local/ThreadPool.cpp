@@ -71,6 +71,8 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::makeCurrent() { currentPool = this; }
 
+ThreadPool *ThreadPool::current() { return currentPool; }
+
 void ThreadPool::takeTickets() {
   insideBody = true;
   uint64_t word = ticket.load(std::memory_order_acquire);
@@ -93,6 +95,7 @@ void ThreadPool::takeTickets() {
 }
 
 void ThreadPool::worker() {
+  makeCurrent();
   cpu_set_t allowed;
   bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
   uint32_t seen = 0;

@@ -22,6 +22,15 @@
 
 namespace mgq::rt {
 
+/// The first index fault since the last check. Compute threads write it; the
+/// rank's executor reads it after a call, when all of them are done.
+struct IndexFault {
+  std::atomic<bool> taken{false};
+  std::atomic<bool> complete{false};
+  const char *what = nullptr;
+  int64_t index = 0, size = 0;
+};
+
 class ThreadPool {
 public:
   using Body = void (*)(void *context, int64_t index);
@@ -40,6 +49,12 @@ public:
 
   /// Makes this the pool of the calling thread: what mgq_parallel_for uses.
   void makeCurrent();
+
+  /// The pool of the calling thread, a worker's included; null: none.
+  static ThreadPool *current();
+
+  /// What this pool's rank has met.
+  IndexFault indexFault;
 
 private:
   void worker();

@@ -1,6 +1,6 @@
-// RUN: mgq-opt %s --pipe-schedule=micro-batches=0 --verify-diagnostics
+// RUN: mgq-opt %s --pipe-schedule --verify-diagnostics
 
-// A step has at least one micro-batch.
-// expected-error @below {{has 0 micro-batches a step, expected 1 or more}}
+// A schedule needs a plan.
+// expected-error @below {{has no pipe.plan to schedule}}
 module {
 }

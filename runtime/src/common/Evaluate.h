@@ -1,0 +1,54 @@
+//===- Evaluate.h - Forward passes over a data set -----------------*- C++
+//-*-===//
+#ifndef MGQ_RUNTIME_COMMON_EVALUATE_H
+#define MGQ_RUNTIME_COMMON_EVALUATE_H
+
+#include "runtime/src/common/OpList.h"
+
+namespace mgq::rt {
+
+/// Means over the records of a data set.
+struct Evaluation {
+  double loss = 0;
+  std::vector<double> scalars; ///< Of Evaluator's scalar outputs, in order.
+};
+
+/// Runs the evaluate ops record after record, replicas in turns. Stages follow
+/// each other through their messages only, so they work on different records.
+/// Values meet once a block of records and are summed in record order, whatever
+/// the number of ranks.
+class Evaluator {
+public:
+  Evaluator(const RankView &view, bool byTokens, Executor &executor,
+            Group &group, Trace &trace);
+
+  /// All ranks at once; the result is the same on all.
+  Evaluation run(const DataReader &data);
+
+  /// Indices of the scalar outputs besides the loss.
+  const std::vector<int32_t> &scalarOutputs() const { return scalars; }
+
+private:
+  void runRecord(const DataReader &data, int64_t record, double *values);
+  void addRecord(const double *ofReplica, int64_t round, Evaluation &sum);
+
+  const RankView &view;
+  const mgq_program &program;
+  Executor &executor;
+  Group &group;
+  OpList ops;
+  bool byTokens;
+  const Runnable *count;
+  const float *countPlace;
+  int32_t lossRank;                        ///< In each replica.
+  std::vector<int32_t> scalars;            ///< Outputs.
+  std::vector<int32_t> scalarRanks;        ///< Which has each, in a replica.
+  std::vector<const std::byte *> scalarAt; ///< Where, or null.
+  int64_t width; ///< Values of a record: loss, count, scalars.
+  std::vector<double> block, allBlocks;
+  double weight = 0;
+};
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_EVALUATE_H

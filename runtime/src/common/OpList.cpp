@@ -1,0 +1,139 @@
+//===- OpList.cpp - A rank's program, ready to run ------------------------===//
+
+#include "runtime/src/common/OpList.h"
+
+using namespace mgq::rt;
+
+// Waits shorter than this are not worth an event.
+static constexpr double tracedWait = 2e-6;
+
+static bool isMessage(const mgq_op &op) {
+  return op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE;
+}
+
+[[noreturn]] static void failOp(int32_t index) {
+  fail("the program's tables are damaged: op {}", index);
+}
+
+OpList::OpList(const RankView &view, const mgq_op *ops, int32_t count,
+               Executor &executor, Group &group, Trace &trace)
+    : view(view), executor(executor), group(group), trace(trace) {
+  for (int32_t i = 0; i < count; ++i) {
+    const mgq_op &op = ops[i];
+    bool computes = op.kind <= MGQ_OP_EVALUATE;
+    if (op.kind < 0 || op.kind > MGQ_OP_OPTIMIZER ||
+        op.chunk >= view.tables.chunk_count || (computes && op.chunk < 0) ||
+        op.micro_batch >= view.program.micro_batches ||
+        (computes && op.micro_batch < 0 && op.kind != MGQ_OP_EVALUATE))
+      failOp(i);
+    list.push_back({});
+    list.back().op = &op;
+  }
+  for (int32_t i = 0; i < count; ++i) {
+    checkMessage(list[i], i);
+    prepare(list[i]);
+  }
+}
+
+void OpList::checkMessage(const Entry &entry, int32_t index) const {
+  const mgq_op &op = *entry.op;
+  if (isMessage(op) && (op.peer < 0 || op.peer >= view.program.stages ||
+                        op.tag < 0 || op.tag >= TagGather || op.bytes < 0 ||
+                        op.traffic < 0 || op.traffic > MGQ_TRAFFIC_PARAMETER))
+    failOp(index);
+  for (int32_t i = 0; i < op.wait_count; ++i)
+    if (op.waits[i] < 0 || op.waits[i] >= index ||
+        !isMessage(*list[op.waits[i]].op))
+      failOp(index);
+}
+
+Slots OpList::slotsOf(int32_t microBatch) const {
+  Slots slots(view.tables.chunk_count, -1);
+  for (const Entry &entry : list)
+    if (entry.op->chunk >= 0 && entry.op->slot >= 0 &&
+        entry.op->micro_batch == microBatch && slots[entry.op->chunk] < 0)
+      slots[entry.op->chunk] = entry.op->slot;
+  return slots;
+}
+
+void OpList::prepare(Entry &entry) {
+  const mgq_op &op = *entry.op;
+  Slots slots = slotsOf(op.micro_batch);
+  if (op.chunk >= 0 && op.slot >= 0)
+    slots[op.chunk] = op.slot;
+  if (isMessage(op) || op.kind == MGQ_OP_ALL_REDUCE) {
+    entry.place = executor.resolve(op.place, op.bytes, slots, "an op's place");
+    if (!entry.place)
+      fail("the program's tables are damaged: an op's place");
+  } else if (op.kind <= MGQ_OP_EVALUATE) {
+    prepareCompute(entry, slots);
+  }
+}
+
+void OpList::prepareCompute(Entry &entry, const Slots &slots) {
+  const mgq_op &op = *entry.op;
+  const mgq_rank &tables = view.tables;
+  const mgq_chunk &chunk = tables.chunks[op.chunk];
+  const mgq_sequence *sequences[] = {&chunk.forward, &chunk.backward,
+                                     &chunk.weight, &chunk.evaluate};
+  entry.runnable = &executor.prepare(*sequences[op.kind], op.chunk, slots);
+  bool hasLoss = op.chunk == tables.loss_chunk;
+  auto scalar = [&](const mgq_ref &ref) {
+    return reinterpret_cast<float *>(
+        executor.resolve(ref, sizeof(float), slots, "the loss"));
+  };
+  if (op.kind == MGQ_OP_FORWARD && hasLoss)
+    entry.loss = scalar(tables.loss);
+  if (op.kind == MGQ_OP_EVALUATE && hasLoss)
+    entry.loss = scalar(tables.evaluate_loss);
+  if (op.kind == MGQ_OP_BACKWARD && hasLoss)
+    entry.seed = scalar(tables.seed);
+  if (op.kind != MGQ_OP_BACKWARD && op.kind != MGQ_OP_WEIGHT)
+    return;
+  entry.grads.resize(chunk.grad_count);
+  for (int32_t i = 0; i < chunk.grad_count; ++i) {
+    const mgq_grad &grad = chunk.grads[i];
+    const mgq_param &param = view.program.params[grad.param];
+    if ((grad.of_weight != 0) == (op.kind == MGQ_OP_WEIGHT))
+      entry.grads[i] = executor.resolve(grad.place, paramElements(param) * 4,
+                                        slots, param.name);
+  }
+}
+
+void OpList::wait(Entry &entry) {
+  if (entry.request < 0)
+    return;
+  const mgq_op &op = *entry.op;
+  double start = secondsNow();
+  group.wait(entry.request);
+  entry.request = -1;
+  double seconds = secondsNow() - start;
+  if (seconds >= tracedWait)
+    trace.add(Phase::Wait, op.kind == MGQ_OP_SEND ? "wait_send" : "wait_recv",
+              start, seconds, op.micro_batch,
+              {op.bytes, view.rankOfStage(op.peer), op.traffic});
+}
+
+void OpList::waitBefore(const Entry &entry) {
+  for (int32_t i = 0; i < entry.op->wait_count; ++i)
+    wait(list[entry.op->waits[i]]);
+}
+
+void OpList::begin(Entry &entry) {
+  const mgq_op &op = *entry.op;
+  int32_t peer = view.rankOfStage(op.peer);
+  bool isSend = op.kind == MGQ_OP_SEND;
+  double start = secondsNow();
+  entry.request = isSend ? group.send(entry.place, op.bytes, peer, op.tag)
+                         : group.receive(entry.place, op.bytes, peer, op.tag);
+  if (isSend)
+    sentBytes.of[op.traffic] += op.bytes;
+  trace.add(isSend ? Phase::Send : Phase::Receive, isSend ? "send" : "recv",
+            start, secondsNow() - start, op.micro_batch,
+            {op.bytes, peer, op.traffic});
+}
+
+void OpList::waitAll() {
+  for (Entry &entry : list)
+    wait(entry);
+}

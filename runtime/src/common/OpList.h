@@ -1,0 +1,67 @@
+//===- OpList.h - A rank's program, ready to run -------------------*- C++
+//-*-===//
+#ifndef MGQ_RUNTIME_COMMON_OPLIST_H
+#define MGQ_RUNTIME_COMMON_OPLIST_H
+
+#include "runtime/src/common/Group.h"
+#include "runtime/src/local/Executor.h"
+
+namespace mgq::rt {
+
+/// Bytes sent, by mgq_traffic.
+struct SentBytes {
+  int64_t of[3] = {0, 0, 0};
+};
+
+/// Ops of a step or of an evaluation, with their places resolved for the slots
+/// of their micro-batches, and the messages that are open. Allocates nothing
+/// after construction.
+class OpList {
+public:
+  struct Entry {
+    const mgq_op *op;
+    const Runnable *runnable = nullptr; ///< What a computing op runs.
+    std::byte *place = nullptr;         ///< A message's, or what is reduced.
+    std::vector<std::byte *>
+        grads;             ///< Of the chunk's table; not of this op: 0.
+    float *loss = nullptr; ///< Where the op leaves the loss, or null.
+    float *seed = nullptr; ///< Where the op reads the seed, or null.
+    int64_t request = -1;  ///< Of an open message.
+  };
+
+  /// Throws Error if the tables are damaged.
+  OpList(const RankView &view, const mgq_op *ops, int32_t count,
+         Executor &executor, Group &group, Trace &trace);
+
+  std::vector<Entry> &entries() { return list; }
+
+  /// The slots of a micro-batch in the rank's chunks.
+  Slots slotsOf(int32_t microBatch) const;
+
+  /// Waits for the messages that an op names.
+  void waitBefore(const Entry &entry);
+  /// Begins the message of a send or receive.
+  void begin(Entry &entry);
+  /// Waits for all that is open: the program's end.
+  void waitAll();
+
+  /// All runs together.
+  SentBytes &sent() { return sentBytes; }
+
+private:
+  void prepare(Entry &entry);
+  void prepareCompute(Entry &entry, const Slots &slots);
+  void checkMessage(const Entry &entry, int32_t index) const;
+  void wait(Entry &entry);
+
+  const RankView &view;
+  Executor &executor;
+  Group &group;
+  Trace &trace;
+  std::vector<Entry> list;
+  SentBytes sentBytes;
+};
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_OPLIST_H

@@ -1,0 +1,102 @@
+//===- Program.cpp - One rank's view of a program -------------------------===//
+
+#include "runtime/src/common/Program.h"
+#include "runtime/src/common/Error.h"
+#include "runtime/src/common/Types.h"
+
+using namespace mgq::rt;
+
+const mgq_program &mgq::rt::checkProgram(const mgq_program &program) {
+  if (program.abi_version != MGQ_ABI_VERSION)
+    fail("the program was made for version {} of the runtime, this is {}; "
+         "compile it again",
+         program.abi_version, MGQ_ABI_VERSION);
+  if (trainableParams(program).empty())
+    fail("the program trains no parameter");
+  if (program.stages < 1 || program.replicas < 1 || program.micro_batches < 1)
+    fail("the program's tables are damaged: {} stages, {} replicas, {} "
+         "micro-batches",
+         program.stages, program.replicas, program.micro_batches);
+  for (int32_t i : trainableParams(program))
+    if (program.params[i].owner < 0 ||
+        program.params[i].owner >= program.stages)
+      fail("the program's tables are damaged: parameter '{}' is owned by stage "
+           "{}",
+           program.params[i].name, program.params[i].owner);
+  lossStage(program);
+  return program;
+}
+
+std::vector<int32_t> mgq::rt::trainableParams(const mgq_program &program) {
+  std::vector<int32_t> indices;
+  for (int32_t i = 0; i < program.param_count; ++i)
+    if (program.params[i].trainable)
+      indices.push_back(i);
+  return indices;
+}
+
+std::vector<const mgq_place *>
+mgq::rt::placesByParam(const mgq_program &program, const mgq_rank &rank) {
+  std::vector<const mgq_place *> places(program.param_count);
+  for (int32_t i = 0; i < rank.place_count; ++i) {
+    const mgq_place &place = rank.places[i];
+    if (place.param < 0 || place.param >= program.param_count)
+      fail("the program's tables are damaged: place {} is of parameter {}, "
+           "there are {}",
+           i, place.param, program.param_count);
+    places[place.param] = &place;
+  }
+  return places;
+}
+
+std::vector<bool> mgq::rt::usedParams(const mgq_program &program,
+                                      const mgq_rank &rank) {
+  std::vector<bool> used(program.param_count);
+  for (const mgq_place *place : placesByParam(program, rank))
+    if (place)
+      used[place->param] = true;
+  forSequences(rank, [&](const mgq_sequence &sequence) {
+    for (int32_t i = 0; i < sequence.call_count; ++i)
+      for (int32_t j = 0; j < sequence.calls[i].arg_count; ++j) {
+        const mgq_ref &ref = sequence.calls[i].args[j];
+        if (ref.space != MGQ_SPACE_WEIGHT)
+          continue;
+        if (ref.index < 0 || ref.index >= program.param_count)
+          fail("the program's tables are damaged: argument {} of call {}", j,
+               sequence.calls[i].name);
+        used[ref.index] = true;
+      }
+  });
+  return used;
+}
+
+std::vector<bool> mgq::rt::loadedInputs(const mgq_program &program,
+                                        const mgq_rank &rank) {
+  std::vector<bool> loaded(program.input_count);
+  forSequences(rank, [&](const mgq_sequence &sequence) {
+    for (int32_t i = 0; i < sequence.load_count; ++i) {
+      int32_t input = sequence.loads[i].input;
+      if (input < 0 || input >= program.input_count)
+        fail("the program's tables are damaged: load of input {}, there are {}",
+             input, program.input_count);
+      loaded[input] = true;
+    }
+  });
+  return loaded;
+}
+
+int32_t mgq::rt::lossStage(const mgq_program &program) {
+  for (int32_t stage = 0; stage < program.stages; ++stage) {
+    const mgq_rank &rank = program.ranks[stage];
+    if (rank.loss.space == MGQ_SPACE_NONE)
+      continue;
+    if (rank.loss_chunk < 0 || rank.loss_chunk >= rank.chunk_count)
+      break;
+    return stage;
+  }
+  fail("the program's tables are damaged: no stage has the loss");
+}
+
+int64_t mgq::rt::paramElements(const mgq_param &param) {
+  return elementCount(shapeOf(param.stored)).value_or(0);
+}

@@ -1,0 +1,76 @@
+//===- Program.h - One rank's view of a program --------------------*- C++
+//-*-===//
+#ifndef MGQ_RUNTIME_COMMON_PROGRAM_H
+#define MGQ_RUNTIME_COMMON_PROGRAM_H
+
+#include "runtime/include/rt.h"
+#include <vector>
+
+namespace mgq::rt {
+
+/// Checks that runtime and program agree. Throws Error.
+const mgq_program &checkProgram(const mgq_program &program);
+
+/// Stages times replicas.
+inline int32_t rankCount(const mgq_program &program) {
+  return program.stages * program.replicas;
+}
+
+/// A rank of a program: rank = replica * stages + stage.
+struct RankView {
+  RankView(const mgq_program &program, int32_t index)
+      : program(program), index(index), stage(index % program.stages),
+        replica(index / program.stages), tables(program.ranks[stage]) {}
+
+  /// The rank of another stage in this replica.
+  int32_t rankOfStage(int32_t other) const {
+    return replica * program.stages + other;
+  }
+  /// The rank of this stage in another replica.
+  int32_t rankOfReplica(int32_t other) const {
+    return other * program.stages + stage;
+  }
+
+  const mgq_program &program;
+  int32_t index, stage, replica;
+  const mgq_rank &tables;
+};
+
+/// Indices of the trainable parameters, in program order.
+std::vector<int32_t> trainableParams(const mgq_program &program);
+
+/// Of each parameter of the program its place on a rank, or null.
+std::vector<const mgq_place *> placesByParam(const mgq_program &program,
+                                             const mgq_rank &rank);
+
+/// Which parameters a rank uses: those with a place, and those whose mapped
+/// bytes its calls read.
+std::vector<bool> usedParams(const mgq_program &program, const mgq_rank &rank);
+
+/// Which inputs a rank loads.
+std::vector<bool> loadedInputs(const mgq_program &program,
+                               const mgq_rank &rank);
+
+/// The stage that has the loss.
+int32_t lossStage(const mgq_program &program);
+
+/// Elements of a parameter.
+int64_t paramElements(const mgq_param &param);
+
+/// Calls visit(sequence) for all sequences of a rank.
+template <typename Visit>
+void forSequences(const mgq_rank &rank, Visit visit) {
+  visit(rank.prepare_frozen);
+  visit(rank.prepare_trainable);
+  visit(rank.count);
+  for (int32_t i = 0; i < rank.chunk_count; ++i) {
+    visit(rank.chunks[i].forward);
+    visit(rank.chunks[i].backward);
+    visit(rank.chunks[i].weight);
+    visit(rank.chunks[i].evaluate);
+  }
+}
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_PROGRAM_H

@@ -1,0 +1,108 @@
+//===- Transfer.cpp - Parameters to and from rank 0 -----------------------===//
+
+#include "runtime/src/common/Transfer.h"
+#include "runtime/src/common/Types.h"
+#include <algorithm>
+#include <cstring>
+
+using namespace mgq::rt;
+
+Transfer::Transfer(const RankView &view, Arena &arena, Group &group)
+    : view(view), arena(arena), group(group) {
+  for (int32_t stage = 0; stage < view.program.stages; ++stage)
+    places.push_back(placesByParam(view.program, view.program.ranks[stage]));
+}
+
+/// The offset in the arena, -1 where a rank does not keep the part.
+int64_t Transfer::offsetOf(const mgq_place *place, ParamPart part) const {
+  if (!place)
+    return -1;
+  const int64_t offsets[] = {place->value_offset, place->grad_offset,
+                             place->momentum_offset, place->variance_offset};
+  return offsets[static_cast<int>(part)];
+}
+
+template <typename Visit>
+void Transfer::forPieces(int32_t param, Visit visit) const {
+  int64_t total = paramElements(view.program.params[param]);
+  for (int64_t begin = 0; begin < total; begin += pieceElements)
+    visit(begin, std::min(pieceElements, total - begin));
+}
+
+void Transfer::copyOut(int32_t param, ParamPart part, int64_t begin,
+                       int64_t count, float *to) {
+  const mgq_param &entry = view.program.params[param];
+  const float *from = arena.floatsAt(offsetOf(places[view.stage][param], part));
+  if (entry.canonical_permutation)
+    transpose(from, to, shapeOf(entry.stored), entry.canonical_permutation,
+              begin, count);
+  else
+    std::copy(from + begin, from + begin + count, to);
+}
+
+void Transfer::copyIn(int32_t param, ParamPart part, int64_t begin,
+                      int64_t count, const std::byte *from) {
+  const mgq_param &entry = view.program.params[param];
+  float *to = arena.floatsAt(offsetOf(places[view.stage][param], part));
+  if (!entry.canonical_permutation) {
+    memcpy(to + begin, from, count * sizeof(float));
+    return;
+  }
+  std::vector<float> aligned(count);
+  memcpy(aligned.data(), from, count * sizeof(float));
+  untranspose(aligned.data(), to, shapeOf(entry.stored),
+              entry.canonical_permutation, begin, count);
+}
+
+void Transfer::read(int32_t param, ParamPart part, int64_t begin, int64_t count,
+                    float *to) {
+  int32_t owner = view.program.params[param].owner;
+  if (owner == view.stage)
+    copyOut(param, part, begin, count, to);
+  else
+    group.receiveNow(to, count * 4, owner, TagTensor);
+}
+
+void Transfer::serve(const std::vector<ParamPart> &parts) {
+  if (view.replica > 0)
+    return;
+  for (ParamPart part : parts)
+    for (int32_t param : trainableParams(view.program)) {
+      if (view.program.params[param].owner != view.stage)
+        continue;
+      forPieces(param, [&](int64_t begin, int64_t count) {
+        buffer.resize(std::max<size_t>(buffer.size(), count));
+        copyOut(param, part, begin, count, buffer.data());
+        group.sendNow(buffer.data(), count * 4, 0, TagTensor);
+      });
+    }
+}
+
+void Transfer::write(int32_t param, ParamPart part,
+                     const std::byte *canonical) {
+  forPieces(param, [&](int64_t begin, int64_t count) {
+    const std::byte *from = canonical + begin * 4;
+    std::vector<int64_t> requests;
+    for (int32_t rank = 1; rank < group.size(); ++rank)
+      if (offsetOf(places[rank % view.program.stages][param], part) >= 0)
+        requests.push_back(group.send(from, count * 4, rank, TagTensor));
+    if (offsetOf(places[view.stage][param], part) >= 0)
+      copyIn(param, part, begin, count, from);
+    for (int64_t request : requests)
+      group.wait(request);
+  });
+}
+
+void Transfer::accept(const std::vector<ParamPart> &parts) {
+  for (ParamPart part : parts)
+    for (int32_t param : trainableParams(view.program)) {
+      if (offsetOf(places[view.stage][param], part) < 0)
+        continue;
+      forPieces(param, [&](int64_t begin, int64_t count) {
+        buffer.resize(std::max<size_t>(buffer.size(), count));
+        group.receiveNow(buffer.data(), count * 4, 0, TagTensor);
+        copyIn(param, part, begin, count,
+               reinterpret_cast<const std::byte *>(buffer.data()));
+      });
+    }
+}

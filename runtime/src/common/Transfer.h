@@ -1,0 +1,62 @@
+//===- Transfer.h - Parameters to and from rank 0 ------------------*- C++
+//-*-===//
+//
+// Rank 0 alone reads and writes checkpoints; no disk need be shared. Tensors
+// travel piece by piece in the canonical layout, so that no rank needs room for
+// a whole one. All ranks go through the parameters in program order.
+//
+//===----------------------------------------------------------------------===//
+#ifndef MGQ_RUNTIME_COMMON_TRANSFER_H
+#define MGQ_RUNTIME_COMMON_TRANSFER_H
+
+#include "runtime/src/common/Arena.h"
+#include "runtime/src/common/Group.h"
+#include "runtime/src/common/Program.h"
+
+namespace mgq::rt {
+
+/// What ranks keep of a trainable parameter.
+enum class ParamPart { Value, Gradient, Momentum, Variance };
+
+class Transfer {
+public:
+  Transfer(const RankView &view, Arena &arena, Group &group);
+
+  const mgq_program &program() const { return view.program; }
+
+  /// Rank 0: elements [begin, begin + count) of a parameter, from its owner in
+  /// the first replica. `count` is pieceElements or what is left of it.
+  void read(int32_t param, ParamPart part, int64_t begin, int64_t count,
+            float *to);
+  /// Other ranks: sends what rank 0 reads, if it reads these parts of all
+  /// trainable parameters, part by part.
+  void serve(const std::vector<ParamPart> &parts);
+
+  /// Rank 0: hands a whole parameter, f32, maybe unaligned, to all ranks that
+  /// keep the part.
+  void write(int32_t param, ParamPart part, const std::byte *canonical);
+  /// Other ranks: takes what rank 0 writes, part by part.
+  void accept(const std::vector<ParamPart> &parts);
+
+  /// Elements of a message.
+  static constexpr int64_t pieceElements = 1 << 20;
+
+private:
+  int64_t offsetOf(const mgq_place *place, ParamPart part) const;
+  void copyOut(int32_t param, ParamPart part, int64_t begin, int64_t count,
+               float *to);
+  void copyIn(int32_t param, ParamPart part, int64_t begin, int64_t count,
+              const std::byte *from);
+  template <typename Visit>
+  void forPieces(int32_t param, Visit visit) const;
+
+  const RankView &view;
+  Arena &arena;
+  Group &group;
+  std::vector<std::vector<const mgq_place *>> places; ///< Of each stage.
+  std::vector<float> buffer;
+};
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_TRANSFER_H

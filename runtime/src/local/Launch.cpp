@@ -1,0 +1,153 @@
+//===- Launch.cpp - Starts the ranks of this process ----------------------===//
+
+#include "runtime/src/local/Launch.h"
+#include "runtime/src/common/Trainer.h"
+#include "runtime/src/local/Plugin.h"
+#include "runtime/src/local/ThreadTransport.h"
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <unistd.h>
+
+using namespace mgq::rt;
+
+// How long ranks may take to notice that another has failed: one kernel.
+static constexpr std::chrono::seconds grace{2};
+// How long a launcher may take to end the others.
+static constexpr unsigned launcherSeconds = 8;
+
+int mgq::rt::reportFault(const char *text, int status) {
+  printError("error: {}", text);
+  return status;
+}
+
+namespace {
+/// How a rank ended.
+struct Outcome {
+  int status = 0;
+  std::string fault;    ///< With the rank's name where it has peers.
+  bool isPeers = false; ///< Another rank tells of it.
+};
+} // namespace
+
+/// Whose fault a text tells of: "rank 1: ...", unless it says so already or all
+/// ranks have it.
+static std::string nameRank(const Group &group, const char *text,
+                            bool isCommon) {
+  std::string prefix = fmt::format("rank {}", group.rank());
+  if (group.size() == 1 || isCommon || group.isCommonFault() ||
+      strncmp(text, (prefix + " ").c_str(), prefix.size() + 1) == 0)
+    return text;
+  return prefix + ": " + text;
+}
+
+/// Runs a rank to its end, and tells the others of a fault while the rank's
+/// memory is still there.
+static Outcome runRank(const mgq_program &program, const Options &options,
+                       mgq_transport &transport) {
+  Group group(transport);
+  Outcome outcome;
+  outcome.status = 1;
+  Trainer trainer(program, options, group);
+  auto setFault = [&](const char *text, bool isCommon = false) {
+    outcome.fault = nameRank(group, text, isCommon);
+  };
+  try {
+    outcome.status = trainer.run();
+    return outcome;
+  } catch (const PeerError &error) {
+    outcome.fault = error.what();
+    outcome.isPeers = true;
+  } catch (const CommonError &error) {
+    // Rank 0 speaks for all; threads take their messages back besides.
+    setFault(error.what(), true);
+    outcome.isPeers = group.rank() != 0 && !group.inProcess();
+  } catch (const UsageError &error) {
+    outcome.status = 2;
+    setFault(error.what());
+  } catch (const std::bad_alloc &) {
+    setFault("out of memory");
+  } catch (const std::exception &error) {
+    setFault(error.what());
+  }
+  if (!outcome.isPeers)
+    group.abort(outcome.fault);
+  return outcome;
+}
+
+static int runThreads(const mgq_program &program, const Options &options) {
+  int32_t ranks = rankCount(program);
+  // Never taken down while a rank runs: a stuck one is left behind.
+  static ThreadTransport *transport;
+  static std::vector<Outcome> outcomes;
+  static std::mutex mutex;
+  static std::condition_variable ended;
+  static int32_t running;
+  transport = new ThreadTransport(ranks, options.timeoutSeconds);
+  outcomes.resize(ranks);
+  running = ranks;
+  if (ranks == 1) {
+    outcomes[0] = runRank(program, options, transport->end(0));
+    return outcomes[0].fault.empty()
+               ? outcomes[0].status
+               : reportFault(outcomes[0].fault.c_str(), outcomes[0].status);
+  }
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&program, &options, rank] {
+      Outcome outcome = runRank(program, options, transport->end(rank));
+      std::lock_guard<std::mutex> lock(mutex);
+      outcomes[rank] = std::move(outcome);
+      --running;
+      ended.notify_all();
+    });
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    auto allEnded = [] { return running == 0; };
+    while (running > 0 && transport->abortedBy() < 0)
+      ended.wait(lock);
+    if (!ended.wait_for(lock, grace, allEnded)) {
+      // Stuck in a kernel; it cannot be unwound.
+      fflush(stdout);
+      _exit(reportFault(transport->abortMessage().c_str(), 1));
+    }
+  }
+  for (std::thread &thread : threads)
+    thread.join();
+  int32_t faulty = transport->abortedBy();
+  if (faulty < 0)
+    return outcomes[0].status;
+  return reportFault(transport->abortMessage().c_str(),
+                     std::max(1, outcomes[faulty].status));
+}
+
+static int runProcess(const mgq_program &program, const Options &options,
+                      int ranks) {
+  mgq_transport *transport =
+      openPlugin("mpi", program.plugin_path, options.timeoutSeconds);
+  if (transport->size != ranks)
+    fail("the program was compiled for {} rank{}, it was launched with {}",
+         ranks, ranks == 1 ? "" : "s", transport->size);
+  Outcome outcome = runRank(program, options, *transport);
+  if (!outcome.fault.empty()) {
+    // Another rank speaks, and its launcher ends this one.
+    sleep(launcherSeconds);
+    _exit(1);
+  }
+  transport->close(transport->self);
+  return outcome.status;
+}
+
+int mgq::rt::launch(const mgq_program &program, const Options &options) {
+  checkProgram(program);
+  int ranks = rankCount(program);
+  const char *world = getenv("OMPI_COMM_WORLD_SIZE");
+  int launched = world ? atoi(world) : 0;
+  if (launched && launched != ranks)
+    fail("the program was compiled for {} rank{}, it was launched with {}",
+         ranks, ranks == 1 ? "" : "s", launched);
+  if (launched > 1)
+    return runProcess(program, options, ranks);
+  return runThreads(program, options);
+}

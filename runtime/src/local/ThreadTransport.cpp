@@ -1,0 +1,357 @@
+//===- ThreadTransport.cpp - Ranks as threads of one process --------------===//
+
+#include "runtime/src/local/ThreadTransport.h"
+#include <algorithm>
+#include <cstring>
+#include <fmt/format.h>
+#include <thread>
+#include <utility>
+
+using namespace mgq::rt;
+using Clock = std::chrono::steady_clock;
+
+// As long as compute threads spin: a peer that is nearly there is met without
+// a system call, one that computes is not disturbed.
+static constexpr std::chrono::microseconds spinTime{20};
+
+namespace {
+/// One side of a message. The rank that made it owns it; the side that comes
+/// second writes the bytes and `done`.
+struct Post {
+  std::byte *data = nullptr;
+  int64_t bytes = 0;
+  int32_t owner = 0, source = 0, destination = 0, tag = 0;
+  bool isSend = false;
+  bool isOpen = false;     ///< Begun, not waited for; the owner's.
+  int64_t otherBytes = -1; ///< What the other side has.
+  std::atomic<bool> done{false};
+  Post *next = nullptr; ///< In a mailbox.
+};
+} // namespace
+
+/// One rank's end: its mailbox of unmatched posts, and what wakes it.
+class ThreadTransport::End {
+public:
+  End(ThreadTransport &group, int32_t rank, int32_t size);
+
+  mgq_transport table;
+
+  /// Wakes the rank to look again at what it waits for.
+  void wake() {
+    if (!sleeping)
+      return;
+    {
+      std::lock_guard<std::mutex> lock(sleepMutex);
+    }
+    sleep.notify_one();
+  }
+  /// Takes all open posts back: from here on no other rank touches this one's
+  /// memory.
+  void cancelAll();
+
+private:
+  int32_t begin(bool isSend, void *data, int64_t bytes, int32_t peer,
+                int32_t tag, int64_t *request);
+  int32_t wait(int64_t request);
+  int32_t allGather(const void *mine, int64_t bytes, void *all);
+  Post *match(Post &post);
+  bool remove(Post &post);
+  template <typename Ready>
+  int32_t sleepUntil(Ready ready, int32_t peer);
+  int32_t copyShown(End &from, int64_t bytes, std::byte *to);
+  int32_t fault(std::string text);
+  int32_t faultOfAbort() { return fault(group.message); }
+  void wakeOthers();
+
+  ThreadTransport &group;
+  int32_t rank;
+  std::string errorText;
+
+  // Only the rank itself uses these.
+  std::deque<Post> posts;
+  std::vector<int64_t> unused;
+
+  // Posts of messages to this rank whose other side has not come, oldest first.
+  std::mutex mailMutex;
+  Post *first = nullptr, *last = nullptr;
+
+  std::mutex sleepMutex;
+  std::condition_variable sleep;
+  std::atomic<bool> sleeping{false};
+  std::atomic<int32_t> waitsFor{-1}; ///< A rank, while it sleeps.
+
+  // What the rank shows of a gather, and how many it has entered and read.
+  std::mutex shownMutex;
+  const void *shown = nullptr;
+  int64_t shownBytes = 0;
+  std::atomic<int64_t> entered{0}, read{0};
+};
+
+ThreadTransport::End::End(ThreadTransport &group, int32_t rank, int32_t size)
+    : group(group), rank(rank) {
+  table.self = this;
+  table.name = "threads";
+  table.rank = rank;
+  table.size = size;
+  table.send = [](void *self, const void *data, int64_t bytes, int32_t peer,
+                  int32_t tag, int64_t *request) {
+    // A sender's bytes are only read.
+    return static_cast<End *>(self)->begin(true, const_cast<void *>(data),
+                                           bytes, peer, tag, request);
+  };
+  table.receive = [](void *self, void *data, int64_t bytes, int32_t peer,
+                     int32_t tag, int64_t *request) {
+    return static_cast<End *>(self)->begin(false, data, bytes, peer, tag,
+                                           request);
+  };
+  table.wait = [](void *self, int64_t request) {
+    return static_cast<End *>(self)->wait(request);
+  };
+  table.all_gather = [](void *self, const void *mine, int64_t bytes,
+                        void *all) {
+    return static_cast<End *>(self)->allGather(mine, bytes, all);
+  };
+  table.error = [](void *self) {
+    return static_cast<End *>(self)->errorText.c_str();
+  };
+  table.abort = [](void *self, const char *text) {
+    auto *end = static_cast<End *>(self);
+    end->group.abort(end->rank, text);
+    end->cancelAll();
+  };
+  table.close = [](void *) {};
+}
+
+/// Takes the oldest post that `post` fits to out of the mailbox, or leaves
+/// `post` there.
+Post *ThreadTransport::End::match(Post &post) {
+  std::lock_guard<std::mutex> lock(mailMutex);
+  Post *before = nullptr;
+  for (Post *it = first; it; before = it, it = it->next) {
+    if (it->isSend == post.isSend || it->source != post.source ||
+        it->tag != post.tag)
+      continue;
+    (before ? before->next : first) = it->next;
+    if (last == it)
+      last = before;
+    return it;
+  }
+  post.next = nullptr;
+  (last ? last->next : first) = &post;
+  last = &post;
+  return nullptr;
+}
+
+/// Takes a post out of the mailbox; false: it is not there.
+bool ThreadTransport::End::remove(Post &post) {
+  std::lock_guard<std::mutex> lock(mailMutex);
+  Post *before = nullptr;
+  for (Post *it = first; it; before = it, it = it->next) {
+    if (it != &post)
+      continue;
+    (before ? before->next : first) = it->next;
+    if (last == it)
+      last = before;
+    return true;
+  }
+  return false;
+}
+
+void ThreadTransport::End::cancelAll() {
+  {
+    std::lock_guard<std::mutex> lock(shownMutex);
+    shown = nullptr;
+  }
+  for (Post &post : posts) {
+    if (!post.isOpen)
+      continue;
+    post.isOpen = false;
+    // Not there and not done: another rank is copying.
+    if (!post.done && !group.ends[post.destination]->remove(post))
+      while (!post.done)
+        std::this_thread::yield();
+  }
+}
+
+int32_t ThreadTransport::End::fault(std::string text) {
+  errorText = std::move(text);
+  group.abort(rank, errorText.c_str());
+  cancelAll();
+  return 1;
+}
+
+void ThreadTransport::End::wakeOthers() {
+  for (const std::unique_ptr<End> &end : group.ends)
+    if (end.get() != this)
+      end->wake();
+}
+
+int32_t ThreadTransport::End::begin(bool isSend, void *data, int64_t bytes,
+                                    int32_t peer, int32_t tag,
+                                    int64_t *request) {
+  if (group.abortedBy() >= 0)
+    return faultOfAbort();
+  if (peer < 0 || peer >= table.size)
+    return fault(fmt::format("rank {} has a message for rank {} of {}", rank,
+                             peer, table.size));
+  if (unused.empty()) {
+    posts.emplace_back();
+    unused.reserve(posts.size());
+    unused.push_back(static_cast<int64_t>(posts.size()) - 1);
+  }
+  *request = unused.back();
+  unused.pop_back();
+  Post &mine = posts[*request];
+  mine.data = static_cast<std::byte *>(data);
+  mine.bytes = bytes;
+  mine.owner = rank;
+  mine.source = isSend ? rank : peer;
+  mine.destination = isSend ? peer : rank;
+  mine.tag = tag;
+  mine.isSend = isSend;
+  mine.isOpen = true;
+  mine.otherBytes = bytes;
+  mine.done = false;
+
+  Post *other = group.ends[mine.destination]->match(mine);
+  if (!other)
+    return 0;
+  mine.otherBytes = other->bytes;
+  other->otherBytes = bytes;
+  if (bytes && other->bytes == bytes)
+    memcpy(isSend ? other->data : mine.data, isSend ? mine.data : other->data,
+           bytes);
+  mine.done = true;
+  // The owner may use its post again as soon as it sees `done`.
+  End &owner = *group.ends[other->owner];
+  other->done = true;
+  owner.wake();
+  return 0;
+}
+
+/// Sleeps until ready(). `peer`: who is waited for.
+template <typename Ready>
+int32_t ThreadTransport::End::sleepUntil(Ready ready, int32_t peer) {
+  auto spinEnd = Clock::now() + spinTime;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready())
+        return 0;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  } while (Clock::now() < spinEnd);
+  // Without a limit: longer than any run.
+  double seconds = group.timeout > 0 ? std::min(group.timeout, 1e8) : 1e8;
+  auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                  std::chrono::duration<double>(seconds));
+  std::unique_lock<std::mutex> lock(sleepMutex);
+  sleeping = true;
+  waitsFor = peer;
+  bool inTime = sleep.wait_until(
+      lock, limit, [&] { return ready() || group.abortedBy() >= 0; });
+  sleeping = false;
+  if (inTime || ready()) {
+    waitsFor = -1;
+    lock.unlock();
+    return ready() ? 0 : faultOfAbort();
+  }
+  lock.unlock();
+  // Who sleeps is alive: the one that all wait for is at fault.
+  int32_t waiting = rank;
+  for (int32_t hops = 0; hops < table.size; ++hops) {
+    int32_t next = group.ends[peer]->waitsFor;
+    if (next < 0)
+      break;
+    waiting = std::exchange(peer, next);
+  }
+  return fault(fmt::format("rank {} waits for rank {}: no sign of life for {} "
+                           "s",
+                           waiting, peer, group.timeout));
+}
+
+int32_t ThreadTransport::End::wait(int64_t request) {
+  Post &post = posts[request];
+  int32_t peer = post.isSend ? post.destination : post.source;
+  if (int32_t status = sleepUntil([&] { return post.done.load(); }, peer))
+    return status;
+  post.isOpen = false;
+  unused.push_back(request);
+  if (post.bytes != post.otherBytes)
+    return fault(fmt::format("rank {} {} {} bytes with tag {}, rank {} has {}",
+                             rank, post.isSend ? "sends" : "expects",
+                             post.bytes, post.tag, peer, post.otherBytes));
+  return 0;
+}
+
+int32_t ThreadTransport::End::copyShown(End &from, int64_t bytes,
+                                        std::byte *to) {
+  std::unique_lock<std::mutex> lock(from.shownMutex);
+  if (!from.shown) { // It has aborted since.
+    lock.unlock();
+    return faultOfAbort();
+  }
+  if (from.shownBytes != bytes) {
+    int64_t other = from.shownBytes;
+    lock.unlock();
+    return fault(fmt::format("rank {} gathers {} bytes, rank {} has {}", rank,
+                             bytes, from.rank, other));
+  }
+  if (bytes)
+    memcpy(to, from.shown, bytes);
+  return 0;
+}
+
+int32_t ThreadTransport::End::allGather(const void *mine, int64_t bytes,
+                                        void *all) {
+  if (group.abortedBy() >= 0)
+    return faultOfAbort();
+  int64_t round = entered + 1;
+  {
+    std::lock_guard<std::mutex> lock(shownMutex);
+    shown = mine;
+    shownBytes = bytes;
+  }
+  entered = round;
+  wakeOthers();
+  auto *to = static_cast<std::byte *>(all);
+  for (int32_t i = 0; i < table.size; ++i, to += bytes) {
+    End &peer = *group.ends[i];
+    if (int32_t status = sleepUntil([&] { return peer.entered >= round; }, i))
+      return status;
+    if (int32_t status = copyShown(peer, bytes, to))
+      return status;
+  }
+  read = round;
+  wakeOthers();
+  // `mine` is the caller's again when all have read it.
+  for (int32_t i = 0; i < table.size; ++i) {
+    End &peer = *group.ends[i];
+    if (int32_t status = sleepUntil([&] { return peer.read >= round; }, i))
+      return status;
+  }
+  return 0;
+}
+
+ThreadTransport::ThreadTransport(int32_t size, double timeoutSeconds)
+    : timeout(timeoutSeconds) {
+  for (int32_t rank = 0; rank < size; ++rank)
+    ends.push_back(std::make_unique<End>(*this, rank, size));
+}
+
+ThreadTransport::~ThreadTransport() = default;
+
+mgq_transport &ThreadTransport::end(int32_t rank) { return ends[rank]->table; }
+
+void ThreadTransport::abort(int32_t rank, const char *text) {
+  {
+    std::lock_guard<std::mutex> lock(abortMutex);
+    if (aborter >= 0)
+      return;
+    message = text;
+    aborter = rank;
+  }
+  for (const std::unique_ptr<End> &end : ends)
+    end->wake();
+}

@@ -1,0 +1,601 @@
+//===- PipeToy.cpp - A hand-written pipeline ------------------------------===//
+
+#include "test/runtime/PipeToy.h"
+#include "test/runtime/PipeToyKernels.h"
+#include "test/runtime/ToyModel.h"
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace pipetoy;
+
+namespace {
+constexpr int64_t actBytes = batch * width * 4;
+constexpr int64_t weightCount = width * width;
+
+/// Keeps what tables point to.
+template <typename T>
+const T *keep(std::vector<T> list) {
+  static std::deque<std::vector<T>> kept;
+  kept.push_back(std::move(list));
+  return kept.back().data();
+}
+
+/// Builds one stage.
+struct Stage {
+  Stage(const Plan &plan, int index) : plan(plan), index(index) {}
+
+  const Plan &plan;
+  int index;
+  int64_t arena = 0;
+  mgq_rank rank = {};
+  std::vector<mgq_place> places;
+  std::vector<mgq_use> uses;
+  std::vector<mgq_chunk> chunks;
+  std::vector<std::vector<mgq_grad>> grads;
+  std::vector<mgq_op> ops, evaluateOps;
+  int64_t gradsBegin = 0, gradsEnd = 0;
+  int64_t headAccumulator = -1; ///< Of tied's use in the head, here.
+
+  int64_t take(int64_t bytes) {
+    int64_t at = arena;
+    arena += (bytes + 63) / 64 * 64;
+    return at;
+  }
+};
+
+struct Builder {
+  explicit Builder(const Plan &plan) : plan(plan) {}
+
+  mgq_program build();
+
+  int chunkCount() const { return plan.stages * plan.chunks; }
+  int stageOf(int chunk) const { return chunk % plan.stages; }
+  int localOf(int chunk) const { return chunk / plan.stages; }
+  int firstLayer(int chunk) const { return chunk * layers / chunkCount(); }
+  int layerCount(int chunk) const {
+    return firstLayer(chunk + 1) - firstLayer(chunk);
+  }
+  bool isLast(int chunk) const { return chunk == chunkCount() - 1; }
+  /// Activation, or its gradient, before the chunk's layer `i`.
+  mgq_ref act(int chunk, int i) const {
+    return {MGQ_SPACE_SLOT, localOf(chunk), i * actBytes};
+  }
+  mgq_ref grad(int chunk, int i) const {
+    return {MGQ_SPACE_SLOT, localOf(chunk),
+            (layerCount(chunk) + 1 + i) * actBytes};
+  }
+  mgq_ref probabilities(int chunk) const {
+    return grad(chunk, layerCount(chunk) + 1);
+  }
+  /// Where a split chunk leaves a weight gradient.
+  mgq_ref slotDelta(int chunk, int i) const {
+    return {MGQ_SPACE_SLOT, localOf(chunk),
+            (2 * layerCount(chunk) + 3 + 4 * i) * actBytes};
+  }
+  int64_t slotBytes(int chunk) const {
+    return (2 * layerCount(chunk) + 3 + 4 * layerCount(chunk)) * actBytes;
+  }
+
+  void addParams();
+  void placeParams(Stage &stage);
+  mgq_ref value(const Stage &stage, int param) const;
+  void addChunk(Stage &stage, int chunk);
+  void addTail(std::vector<Stage> &all);
+  void schedule(std::vector<Stage> &all);
+
+  const Plan &plan;
+  std::vector<mgq_param> params; ///< tied, then w and b of each layer.
+  std::vector<int64_t> packed;   ///< Of each stage and layer: w transposed.
+  int64_t seed = -1, loss = -1, accuracy = -1, labels = -1, x = -1;
+};
+} // namespace
+
+static const int64_t tiedShape[] = {width}, wShape[] = {width, width};
+static const int64_t xShape[] = {batch, width}, labelShape[] = {batch};
+
+static int wOf(int layer) { return 1 + 2 * layer; }
+static int bOf(int layer) { return 2 + 2 * layer; }
+
+static mgq_ref at(int64_t offset) { return {MGQ_SPACE_ARENA, 0, offset}; }
+
+static mgq_call call(mgq_kernel kernel, const char *name, int layer,
+                     std::vector<mgq_ref> args) {
+  auto count = static_cast<int32_t>(args.size());
+  return {kernel, name, keep(std::move(args)), count, layer, 0, 0};
+}
+
+static mgq_sequence sequence(std::vector<mgq_load> loads,
+                             std::vector<mgq_call> calls) {
+  auto loadCount = static_cast<int32_t>(loads.size());
+  auto callCount = static_cast<int32_t>(calls.size());
+  return {keep(std::move(loads)), loadCount, keep(std::move(calls)), callCount};
+}
+
+void Builder::addParams() {
+  auto owner = [&](int layer) {
+    for (int chunk = 0; chunk < chunkCount(); ++chunk)
+      if (layer < firstLayer(chunk + 1))
+        return stageOf(chunk);
+    return 0;
+  };
+  static const char *const names[] = {"tied", "w0", "b0", "w1", "b1",
+                                      "w2",   "b2", "w3", "b3", "w4",
+                                      "b4",   "w5", "b5"};
+  static const int64_t swapped[] = {1, 0};
+  int64_t offset = 0;
+  for (int i = 0; i < 1 + 2 * layers; ++i) {
+    bool isW = i % 2 == 1;
+    int layer = (i - 1) / 2;
+    mgq_param param = {};
+    param.name = names[i];
+    param.stored = {MGQ_F32, isW ? 2 : 1, isW ? wShape : tiedShape,
+                    (isW ? weightCount : width) * 4};
+    param.file = "pipe.weights";
+    param.file_offset = offset;
+    param.trainable = !isW || layer % 2 == 1;
+    param.owner = i == 0 ? 0 : owner(layer);
+    param.canonical_permutation = isW ? swapped : nullptr;
+    offset += param.stored.bytes;
+    params.push_back(param);
+  }
+}
+
+/// Values, gradients, optimizer state of what a stage uses.
+void Builder::placeParams(Stage &stage) {
+  auto uses = [&](int param) {
+    if (param == 0)
+      return stage.index == 0 || stage.index == plan.stages - 1;
+    return params[param].owner == stage.index;
+  };
+  for (int i = 0; i < static_cast<int>(params.size()); ++i) {
+    if (!uses(i))
+      continue;
+    mgq_place place = {i, -1, -1, -1, -1};
+    if (params[i].trainable)
+      place.value_offset = stage.take(params[i].stored.bytes);
+    stage.places.push_back(place);
+  }
+  stage.gradsBegin = stage.arena;
+  for (mgq_place &place : stage.places)
+    if (params[place.param].trainable &&
+        params[place.param].owner == stage.index) {
+      place.grad_offset = stage.take(params[place.param].stored.bytes);
+      stage.uses.push_back({place.param, place.grad_offset});
+    }
+  stage.gradsEnd = stage.arena;
+  if (stage.index == 0)
+    stage.uses.insert(stage.uses.begin() + 1, {0, stage.take(width * 4)});
+  if (stage.index == plan.stages - 1)
+    stage.headAccumulator =
+        plan.stages == 1 ? stage.uses[1].accumulator : stage.take(width * 4);
+  for (mgq_place &place : stage.places)
+    if (place.grad_offset >= 0) {
+      place.momentum_offset = stage.take(params[place.param].stored.bytes);
+      place.variance_offset = stage.take(params[place.param].stored.bytes);
+    }
+}
+
+/// A parameter's value as kernels of a stage see it.
+mgq_ref Builder::value(const Stage &stage, int param) const {
+  if (!params[param].trainable)
+    return {MGQ_SPACE_WEIGHT, param, 0};
+  for (const mgq_place &place : stage.places)
+    if (place.param == param)
+      return at(place.value_offset);
+  abort();
+}
+
+void Builder::addChunk(Stage &stage, int chunk) {
+  int first = firstLayer(chunk), count = layerCount(chunk);
+  auto accumulatorOf = [&](int param) {
+    for (const mgq_place &place : stage.places)
+      if (place.param == param)
+        return place.grad_offset;
+    abort();
+  };
+  mgq_chunk c = {};
+  c.index = chunk;
+  c.slot_count = plan.slots;
+  c.slot_bytes = slotBytes(chunk);
+  c.slots_offset = stage.take(c.slot_bytes * plan.slots);
+  std::vector<mgq_load> loads, labelLoads;
+  std::vector<mgq_call> forward, backward, weight;
+  std::vector<mgq_grad> grads;
+  auto toHere = at(stage.take(64));
+  forward.push_back(call(probeOf(stage.index), "probe", -1, {toHere}));
+  mgq_ref in = act(chunk, 0);
+  if (chunk == 0) {
+    loads.push_back({0, at(x)});
+    forward.push_back(
+        call(embedForward, "embed", 0, {at(x), value(stage, 0), act(0, 0)}));
+  } else if (stageOf(chunk - 1) == stage.index) {
+    in = act(chunk - 1, layerCount(chunk - 1)); // In the other chunk's slot.
+  }
+  auto input = [&](int i) { return i ? act(chunk, i) : in; };
+  for (int i = 0; i < count; ++i)
+    forward.push_back(call(layerForward, "layer", first + i,
+                           {input(i), value(stage, wOf(first + i)),
+                            value(stage, bOf(first + i)), act(chunk, i + 1)}));
+  if (isLast(chunk)) {
+    labelLoads.push_back({1, at(labels)});
+    loads.push_back({1, at(labels)});
+    forward.push_back(call(headForward, "head", layers - 1,
+                           {input(count), value(stage, 0), at(labels), at(loss),
+                            at(accuracy), probabilities(chunk)}));
+    mgq_ref delta = at(stage.take(width * 4));
+    backward.push_back(
+        call(headBackward, "head", layers - 1,
+             {probabilities(chunk), at(labels), at(seed), input(count),
+              value(stage, 0), grad(chunk, count), delta}));
+    grads.push_back({0, 0, 0, delta, stage.headAccumulator});
+  }
+  // The gradient goes to the chunk before, which may be here.
+  mgq_ref out = grad(chunk, 0);
+  if (chunk > 0 && stageOf(chunk - 1) == stage.index)
+    out = grad(chunk - 1, layerCount(chunk - 1));
+  mgq_ref bDelta = at(stage.take(width * 4));
+  mgq_ref wDelta = at(stage.take(weightCount * 4));
+  for (int i = count; i-- > 0;) {
+    int layer = first + i;
+    std::vector<mgq_call> &list = plan.split ? weight : backward;
+    int32_t ofWeight = plan.split;
+    mgq_ref w = plan.split ? slotDelta(chunk, i) : wDelta;
+    auto addWeight = [&] {
+      list.push_back(
+          call(layerWeight, "layer", layer,
+               {input(i), act(chunk, i + 1), grad(chunk, i + 1), w, bDelta}));
+      auto after = static_cast<int32_t>(list.size()) - 1;
+      if (params[wOf(layer)].trainable)
+        grads.push_back(
+            {wOf(layer), ofWeight, after, w, accumulatorOf(wOf(layer))});
+      grads.push_back(
+          {bOf(layer), ofWeight, after, bDelta, accumulatorOf(bOf(layer))});
+    };
+    addWeight();
+    backward.push_back(call(layerData, "layer", layer,
+                            {act(chunk, i + 1), grad(chunk, i + 1),
+                             at(packed[layer]), i ? grad(chunk, i) : out}));
+  }
+  if (chunk == 0) {
+    mgq_ref delta = at(stage.take(width * 4));
+    backward.push_back(call(embedBackward, "embed", 0,
+                            {at(x), count ? out : grad(0, 0), delta}));
+    grads.push_back({0, 0, static_cast<int32_t>(backward.size()) - 1, delta,
+                     accumulatorOf(0)});
+  }
+  std::vector<mgq_load> backwardLoads = labelLoads;
+  if (chunk == 0)
+    backwardLoads.push_back({0, at(x)});
+  c.forward = sequence(loads, forward);
+  c.evaluate = sequence(loads, forward);
+  c.backward = sequence(backwardLoads, backward);
+  c.weight = sequence({}, weight);
+  c.grad_count = static_cast<int32_t>(grads.size());
+  c.grads = keep(std::move(grads));
+  stage.chunks.push_back(c);
+}
+
+namespace {
+/// Orders the ops of all ranks: in each round every rank runs one that is
+/// ready.
+struct Scheduler {
+  Builder &builder;
+  const Plan &plan;
+  std::vector<Stage> &stages;
+  bool evaluation;
+  /// When forward, backward, weight of a chunk and micro-batch was done, -1.
+  std::vector<std::vector<int>> done[3];
+  std::vector<std::vector<std::vector<int32_t>>> messages;
+  int round = 0;
+
+  std::vector<mgq_op> &ops(int stage) {
+    return evaluation ? stages[stage].evaluateOps : stages[stage].ops;
+  }
+  int tag(int chunk, int mb, bool backward) const {
+    return ((evaluation ? 1 : 0) * 1000 + chunk * 100 + mb) * 2 + backward;
+  }
+  bool isDone(int kind, int chunk, int mb) const {
+    int when = done[kind][chunk][mb];
+    return when >= 0 && when < round;
+  }
+  bool isReady(int kind, int chunk, int mb) const;
+  void emit(int kind, int chunk, int mb);
+  void message(int stage, bool send, int chunk, int mb, bool backward,
+               mgq_ref place, std::vector<int32_t> waits);
+  void run(int microBatches);
+};
+} // namespace
+
+bool Scheduler::isReady(int kind, int chunk, int mb) const {
+  int stage = builder.stageOf(chunk), before = mb - plan.slots;
+  bool last = builder.isLast(chunk);
+  if (done[kind][chunk][mb] >= 0)
+    return false;
+  if (kind == 0) {
+    // The slot's last user has gone, in the chunk that reads it, too.
+    bool isFree = before < 0 || (isDone(1, chunk, before) &&
+                                 (!plan.split || isDone(2, chunk, before)));
+    if (!last && builder.stageOf(chunk + 1) == stage && before >= 0)
+      isFree = isFree && (!plan.split || isDone(2, chunk + 1, before));
+    return isFree && (chunk == 0 || isDone(0, chunk - 1, mb)) &&
+           (mb == 0 || done[0][chunk][mb - 1] >= 0);
+  }
+  if (kind == 1)
+    return isDone(0, chunk, mb) && (last || isDone(1, chunk + 1, mb)) &&
+           (mb == 0 || done[1][chunk][mb - 1] >= 0);
+  return isDone(1, chunk, mb) && (mb == 0 || done[2][chunk][mb - 1] >= 0);
+}
+
+void Scheduler::message(int stage, bool send, int chunk, int mb, bool backward,
+                        mgq_ref place, std::vector<int32_t> waits) {
+  mgq_op op = {};
+  op.kind = send ? MGQ_OP_SEND : MGQ_OP_RECEIVE;
+  op.chunk = place.index;
+  op.micro_batch = mb;
+  op.slot = mb % plan.slots;
+  // A message is named after the chunk that needs it.
+  op.peer = builder.stageOf(send ? chunk : chunk + (backward ? 1 : -1));
+  op.tag = tag(chunk, mb, backward);
+  op.traffic = backward ? MGQ_TRAFFIC_GRADIENT : MGQ_TRAFFIC_ACTIVATION;
+  op.place = place;
+  op.bytes = actBytes;
+  op.wait_count = static_cast<int32_t>(waits.size());
+  op.waits = keep(std::move(waits));
+  ops(stage).push_back(op);
+}
+
+void Scheduler::emit(int kind, int chunk, int mb) {
+  int stage = builder.stageOf(chunk);
+  bool last = builder.isLast(chunk);
+  int count = builder.layerCount(chunk);
+  bool fromPeer = chunk > 0 && builder.stageOf(chunk - 1) != stage;
+  bool toPeer = !last && builder.stageOf(chunk + 1) != stage;
+  // Messages of the slot so far: done before it is used again.
+  std::vector<int32_t> &open = messages[chunk][mb % plan.slots];
+  std::vector<int32_t> waits;
+  auto add = [&](bool send, int named, bool backward, mgq_ref place) {
+    message(stage, send, named, mb, backward, place, {});
+    open.push_back(static_cast<int32_t>(ops(stage).size()) - 1);
+  };
+  if (kind == 0) {
+    waits = std::exchange(open, {});
+    if (fromPeer) {
+      message(stage, false, chunk, mb, false, builder.act(chunk, 0), waits);
+      waits.push_back(static_cast<int32_t>(ops(stage).size()) - 1);
+    }
+  } else if (kind == 1 && toPeer) {
+    waits = std::exchange(open, {});
+  }
+  mgq_op op = {};
+  op.kind = evaluation ? MGQ_OP_EVALUATE : MGQ_OP_FORWARD + kind;
+  op.chunk = builder.localOf(chunk);
+  op.micro_batch = mb;
+  op.slot = mb % plan.slots;
+  op.peer = op.tag = -1;
+  op.wait_count = static_cast<int32_t>(waits.size());
+  op.waits = keep(std::move(waits));
+  ops(stage).push_back(op);
+  done[kind][chunk][mb] = round;
+  if (kind == 0 && toPeer) {
+    add(true, chunk + 1, false, builder.act(chunk, count));
+    if (!evaluation)
+      add(false, chunk, true, builder.grad(chunk, count));
+  }
+  if (kind == 1 && fromPeer)
+    add(true, chunk - 1, true, builder.grad(chunk, 0));
+}
+
+void Scheduler::run(int microBatches) {
+  int chunks = builder.chunkCount();
+  for (auto &list : done)
+    list.assign(chunks, std::vector<int>(microBatches, -1));
+  messages.assign(chunks, std::vector<std::vector<int32_t>>(plan.slots));
+  int kinds = evaluation ? 1 : plan.split ? 3 : 2;
+  auto step = [&](int stage) {
+    for (int k = 0; k < kinds; ++k)
+      for (int mb = 0; mb < microBatches; ++mb)
+        for (int chunk = stage; chunk < chunks; chunk += plan.stages) {
+          int kind = plan.eager || kinds == 1 ? k : (k + 1) % kinds;
+          if (!isReady(kind, chunk, mb))
+            continue;
+          emit(kind, chunk, mb);
+          return true;
+        }
+    return false;
+  };
+  for (int idle = 0; idle < 2; ++round) {
+    bool any = false;
+    for (int stage = 0; stage < plan.stages; ++stage)
+      any |= step(stage);
+    idle = any ? 0 : idle + 1;
+  }
+  for (int k = 0; k < kinds; ++k)
+    for (const auto &list : done[k])
+      if (std::count(list.begin(), list.end(), -1))
+        abort();
+}
+
+/// What follows the micro-batches.
+void Builder::addTail(std::vector<Stage> &all) {
+  constexpr int gradTag = 9000, valueTag = 9001;
+  Stage &first = all.front(), &last = all.back();
+  auto add = [](Stage &stage, int kind, mgq_ref place = {}, int64_t bytes = 0,
+                int peer = -1, int tag = -1, int traffic = 0,
+                std::vector<int32_t> waits = {}) {
+    mgq_op op = {};
+    op.kind = kind;
+    op.chunk = op.micro_batch = op.slot = -1;
+    op.peer = peer;
+    op.tag = tag;
+    op.traffic = traffic;
+    op.place = place;
+    op.bytes = bytes;
+    op.wait_count = static_cast<int32_t>(waits.size());
+    op.waits = keep(std::move(waits));
+    stage.ops.push_back(op);
+    return static_cast<int32_t>(stage.ops.size()) - 1;
+  };
+  std::vector<int32_t> waits;
+  if (plan.stages > 1) {
+    add(last, MGQ_OP_SEND, at(last.headAccumulator), width * 4, 0, gradTag,
+        MGQ_TRAFFIC_GRADIENT);
+    waits.push_back(add(first, MGQ_OP_RECEIVE, at(first.uses[1].accumulator),
+                        width * 4, plan.stages - 1, gradTag,
+                        MGQ_TRAFFIC_GRADIENT));
+  }
+  for (Stage &stage : all) {
+    add(stage, MGQ_OP_COMBINE, {}, 0, -1, -1, 0,
+        &stage == &first ? waits : std::vector<int32_t>());
+    int64_t bytes = stage.gradsEnd - stage.gradsBegin;
+    int64_t half = bytes / 128 * 64;
+    if (plan.replicas > 1 && bytes) {
+      add(stage, MGQ_OP_ALL_REDUCE, at(stage.gradsBegin), half);
+      add(stage, MGQ_OP_ALL_REDUCE, at(stage.gradsBegin + half), bytes - half);
+    }
+    // One stage leaves the op out: it takes part all the same.
+    if (plan.stages < 3 || stage.index != 1)
+      add(stage, MGQ_OP_OPTIMIZER);
+  }
+  if (plan.stages == 1)
+    return;
+  add(first, MGQ_OP_SEND, at(first.places[0].value_offset), width * 4,
+      plan.stages - 1, valueTag, MGQ_TRAFFIC_PARAMETER);
+  add(last, MGQ_OP_RECEIVE, at(last.places[0].value_offset), width * 4, 0,
+      valueTag, MGQ_TRAFFIC_PARAMETER);
+}
+
+mgq_program Builder::build() {
+  addParams();
+  std::vector<Stage> all;
+  for (int s = 0; s < plan.stages; ++s) {
+    all.emplace_back(plan, s);
+    Stage &stage = all.back();
+    placeParams(stage);
+    x = stage.take(actBytes);
+    labels = stage.take(batch * 8);
+    loss = stage.take(4);
+    seed = stage.take(4);
+    accuracy = stage.take(4);
+    int64_t count = stage.take(4);
+    packed.assign(layers, -1);
+    std::vector<mgq_call> packs[2];
+    for (int layer = 0; layer < layers; ++layer) {
+      if (params[wOf(layer)].owner != s)
+        continue;
+      packed[layer] = stage.take(weightCount * 4);
+      packs[params[wOf(layer)].trainable].push_back(call(
+          pack, "pack", -1, {value(stage, wOf(layer)), at(packed[layer])}));
+    }
+    for (int chunk = s; chunk < chunkCount(); chunk += plan.stages)
+      addChunk(stage, chunk);
+    bool isLossStage = s == plan.stages - 1;
+    mgq_ref nowhere = {MGQ_SPACE_NONE, 0, 0};
+    mgq_rank &rank = stage.rank;
+    rank.stage = s;
+    rank.prepare_frozen = sequence({}, packs[0]);
+    rank.prepare_trainable = sequence({}, packs[1]);
+    rank.count =
+        sequence({{1, at(labels)}},
+                 {call(countTargets, "count", -1, {at(labels), at(count)})});
+    rank.count_place = at(count);
+    rank.loss = rank.evaluate_loss = isLossStage ? at(loss) : nowhere;
+    rank.seed = isLossStage ? at(seed) : nowhere;
+    rank.loss_chunk = isLossStage ? plan.chunks - 1 : -1;
+    if (isLossStage) {
+      rank.outputs = keep<mgq_output_place>({{0, at(loss)}, {1, at(accuracy)}});
+      rank.output_count = 2;
+    }
+    rank.exchange_bytes = plan.replicas > 1 ? 256 : 0; // Many rounds.
+    rank.exchange_offset = stage.take(rank.exchange_bytes);
+  }
+  Scheduler{*this, plan, all, false, {}, {}}.run(plan.microBatches);
+  Scheduler{*this, plan, all, true, {}, {}}.run(1);
+  addTail(all);
+
+  std::vector<mgq_rank> ranks;
+  for (Stage &stage : all) {
+    mgq_rank &rank = stage.rank;
+    rank.arena_bytes = rank.memory.activations =
+        stage.index == plan.hugeStage ? int64_t{1} << 50 : stage.arena;
+    rank.place_count = static_cast<int32_t>(stage.places.size());
+    rank.places = keep(stage.places);
+    rank.use_count = static_cast<int32_t>(stage.uses.size());
+    rank.uses = keep(stage.uses);
+    rank.chunk_count = static_cast<int32_t>(stage.chunks.size());
+    rank.chunks = keep(stage.chunks);
+    rank.op_count = static_cast<int32_t>(stage.ops.size());
+    rank.ops = keep(stage.ops);
+    rank.evaluate_op_count = static_cast<int32_t>(stage.evaluateOps.size());
+    rank.evaluate_ops = keep(stage.evaluateOps);
+    rank.step_flops = 100;
+    ranks.push_back(rank);
+  }
+
+  mgq_program p = {};
+  p.abi_version = MGQ_ABI_VERSION;
+  p.compiler_version = "pipe toy";
+  p.fingerprint = "pipe-toy";
+  p.plan_hash = plan.hash;
+  p.model_path = "/nonexistent/pipe.onnx";
+  p.params = keep(params);
+  p.param_count = static_cast<int32_t>(params.size());
+  p.files = keep<mgq_file>({{"pipe.weights", -1, 0, 0}});
+  p.file_count = 1;
+  p.inputs = keep<mgq_input>({{"x", {MGQ_F32, 2, xShape, actBytes}, 0, 0, 0},
+                              {"labels",
+                               {MGQ_I64, 1, labelShape, batch * 8},
+                               width,
+                               1,
+                               toy::ignored}});
+  p.input_count = 2;
+  p.outputs = keep<mgq_output>({{"loss", {MGQ_F32, 0, nullptr, 4}},
+                                {"accuracy", {MGQ_F32, 0, nullptr, 4}}});
+  p.output_count = 2;
+  p.layers = keep<mgq_layer>({{"l0", 10, 20},
+                              {"l1", 10, 20},
+                              {"l2", 10, 20},
+                              {"l3", 10, 20},
+                              {"l4", 10, 20},
+                              {"l5", 10, 20}});
+  p.layer_count = layers;
+  p.schedule = "toy";
+  p.stages = plan.stages;
+  p.replicas = plan.replicas;
+  p.micro_batches = plan.microBatches;
+  p.micro_batch_size = batch;
+  p.loss_is_sum = 1;
+  p.predicted_step_seconds = 0.58;
+  p.predicted_bubble = 0.11;
+  p.ranks = keep(ranks);
+  p.adamw = toy::adamw;
+  p.sq_norm = toy::squaredNorm;
+  p.accumulate = toy::accumulate;
+  return p;
+}
+
+Plan pipetoy::planOfEnvironment() {
+  auto number = [](const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : otherwise;
+  };
+  Plan plan;
+  plan.stages = number("TOY_STAGES", 1);
+  plan.replicas = number("TOY_REPLICAS", 1);
+  plan.chunks = number("TOY_CHUNKS", 1);
+  plan.microBatches = number("TOY_MICRO_BATCHES", 4);
+  plan.slots = number("TOY_SLOTS", plan.microBatches);
+  plan.split = number("TOY_SPLIT", 0) != 0;
+  plan.eager = number("TOY_EAGER", 0) != 0;
+  plan.hugeStage = number("TOY_HUGE", -1);
+  if (const char *hash = getenv("TOY_HASH"))
+    plan.hash = hash;
+  return plan;
+}
+
+mgq_program pipetoy::makeProgram(const Plan &plan) {
+  return Builder(plan).build();
+}
