@@ -32,6 +32,9 @@ std::vector<int> programmedBounds(const CostModel &costs, const Layout &layout,
                                   const Judgement &judgement,
                                   const CutWeights &weights);
 
+/// Layouts without enough memory are rated by what they lack, above all others.
+inline constexpr double kLacking = 1e30;
+
 /// A layout with what a search knows of it.
 struct Candidate {
   Layout layout;

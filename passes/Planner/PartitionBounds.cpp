@@ -169,6 +169,15 @@ public:
     }
   }
 
+  /// Without messages, on the first device.
+  double work(int first, int end) const {
+    double forward = costs.forward(0, first, end);
+    return weights.blind
+               ? 3 * forward
+               : forward + weights.backward * (costs.backward(0, first, end) +
+                                               costs.weight(0, first, end));
+  }
+
   double seconds(int chunk, int first, int end) const {
     int rank = layout.ranks[chunk].front();
     double forward = costs.forward(rank, first, end);
@@ -188,6 +197,30 @@ public:
       return kNever;
     return forward + weights.backward * (backward + again) +
            weights.edges * edges;
+  }
+
+  /// Bytes that a rank lacks under bounds, of those it needs; 0: it fits.
+  double lack(llvm::ArrayRef<int> bounds, int spread, int rank) const {
+    int64_t memory = costs.memory(rank);
+    if (memory == 0 || judgement.ignoresMemory)
+      return 0;
+    double inFlight = judgement.inFlight.empty()
+                          ? 1
+                          : std::max(1.0, judgement.inFlight[rank]);
+    double needed = double(prefixBytes) + costs.model.fixedBytes;
+    int64_t running = 0;
+    for (size_t c = 0; c + 1 < bounds.size(); ++c) {
+      int first = bounds[c], end = bounds[c + 1];
+      if (layout.ranks[c + spread].front() != rank)
+        continue;
+      int64_t kept = costs.residuals(first, end);
+      if (judgement.recompute != RecomputeKind::None)
+        kept -= savings[end] - savings[first];
+      needed += double(costs.persistent(first, end)) + inFlight * kept;
+      running =
+          std::max(running, largest[first * (costs.layerCount() + 1) + end]);
+    }
+    return std::max(0.0, (needed + running - memory) / (needed + running));
   }
 
 private:
@@ -254,31 +287,36 @@ std::vector<int> mgq::planner::programmedBounds(const CostModel &costs,
     bounds = programme.nearest(targets, most * (1 + 1e-9));
   } else {
     // Even chunks first; then targets move until ranks carry even loads.
-    double total = 0;
-    for (int l = begin; l < n; ++l)
-      total += model.seconds(spread, l, l + 1);
+    double total = model.work(begin, n);
     std::fill(targets.begin(), targets.end(), total / chunks);
-    double least = kNever;
-    for (int round = 0; round < 6; ++round) {
+    double least = kNever, leastLack = kNever;
+    for (int round = 0; round < 8; ++round) {
       std::vector<int> tried = programme.nearest(targets, kNever);
       if (tried.empty())
         break;
-      std::vector<double> load(costs.stages(), 0);
+      std::vector<double> load(costs.stages(), 0), lacks(costs.stages(), 0);
       std::vector<int> count(costs.stages(), 0);
       for (int c = 0; c < chunks; ++c) {
         int rank = layout.ranks[c + spread].front();
         load[rank] += programme.at(c, tried[c], tried[c + 1]);
         ++count[rank];
       }
+      for (int rank = 0; rank < costs.stages(); ++rank)
+        lacks[rank] = model.lack(tried, spread, rank);
       double most = *std::max_element(load.begin(), load.end());
-      if (most < least) {
+      double lack = *std::max_element(lacks.begin(), lacks.end());
+      if (lack < leastLack || (lack == leastLack && most < least)) {
+        leastLack = lack;
         least = most;
         bounds = tried;
       }
+      // Ranks without room give work away, others take what is above the mean.
       double mean = total / costs.stages();
       for (int c = 0; c < chunks; ++c) {
         int rank = layout.ranks[c + spread].front();
-        targets[c] += (mean - load[rank]) / count[rank];
+        double off = lacks[rank] > 0 ? -1.5 * lacks[rank] * load[rank]
+                                     : mean - load[rank];
+        targets[c] += off / count[rank];
       }
     }
   }

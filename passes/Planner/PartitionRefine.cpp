@@ -10,11 +10,11 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 using namespace mgq::planner;
 
-/// Layouts without enough memory are rated by what they lack, above all others.
-static constexpr double kLacking = 1e30;
 /// A move must gain this share, or rounding could make it go in circles.
 static constexpr double kGain = 1e-7;
 
@@ -37,6 +37,31 @@ static bool isListed(ScheduleKind kind) {
   return kind == ScheduleKind::Interleaved || kind == ScheduleKind::ZeroBubble;
 }
 
+/// Simulated seconds; nothing where memory admits no order, infinite where that
+/// is sure to be above `cutoff`.
+static std::optional<double> simulated(const Candidate &candidate,
+                                       const ScheduleProblem &problem,
+                                       double cutoff) {
+  if (isListed(candidate.judgement.kind)) {
+    ListScheduler scheduler(problem);
+    if (!scheduler.run(candidate.settings, nullptr, cutoff))
+      return std::nullopt;
+    return objective(scheduler, problem);
+  }
+  llvm::Expected<Orders> orders =
+      makeSchedule(candidate.judgement.kind, problem);
+  if (!orders) {
+    llvm::consumeError(orders.takeError());
+    return std::nullopt;
+  }
+  llvm::Expected<Simulation> simulation = simulate(problem, *orders);
+  if (!simulation) {
+    llvm::consumeError(simulation.takeError());
+    return std::nullopt;
+  }
+  return problem.overlapsSteps ? simulation->span : simulation->makespan;
+}
+
 void mgq::planner::rate(const CostModel &costs, Candidate &candidate,
                         double cutoff) {
   const Judgement &judgement = candidate.judgement;
@@ -52,25 +77,25 @@ void mgq::planner::rate(const CostModel &costs, Candidate &candidate,
       layoutProblem(costs, candidate.layout, memory, judgement);
   int all = problem.microBatches;
   problem.microBatches = simulatedMicroBatches(costs, all);
-  double rest = (all - problem.microBatches) * pace(problem), seconds = 0;
-  if (isListed(judgement.kind)) {
-    ListScheduler scheduler(problem);
-    if (!scheduler.run(candidate.settings, nullptr, cutoff - rest)) {
-      candidate.seconds = kLacking;
-      return;
-    }
-    seconds = objective(scheduler, problem);
-  } else {
-    llvm::Expected<Orders> orders = makeSchedule(judgement.kind, problem);
-    if (!orders) {
-      llvm::consumeError(orders.takeError());
-      candidate.seconds = kLacking;
-      return;
-    }
-    Simulation simulation = llvm::cantFail(simulate(problem, *orders));
-    seconds = problem.overlapsSteps ? simulation.span : simulation.makespan;
+  int left = all - problem.microBatches;
+  double each = pace(problem);
+  std::optional<double> seconds =
+      simulated(candidate, problem, cutoff - left * each);
+  if (!seconds) {
+    candidate.seconds = kLacking;
+    return;
   }
-  candidate.seconds = seconds + rest;
+  if (left > 0 && !memory.limits.empty() && *seconds < kLacking) {
+    // Where memory holds too few micro-batches, ranks wait in the midst of a
+    // step as well: the pace is what more micro-batches cost.
+    int first = problem.microBatches / 2;
+    int more = problem.microBatches - first;
+    problem.microBatches = first;
+    if (std::optional<double> part = simulated(
+            candidate, problem, std::numeric_limits<double>::infinity()))
+      each = std::max(each, (*seconds - *part) / more);
+  }
+  candidate.seconds = *seconds + left * each;
 }
 
 void mgq::planner::tune(const CostModel &costs, Candidate &candidate) {

@@ -13,9 +13,12 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <memory>
 
 using namespace mgq::planner;
+using llvm::Expected;
 
 /// Layouts that a candidate may rate, first to be compared, then as one of the
 /// best.
@@ -66,10 +69,17 @@ static std::vector<double> wantedInFlight(const CostModel &costs,
       free.kind == ScheduleKind::ZeroBubble) {
     ListScheduler scheduler(problem);
     scheduler.run(candidate.settings, &orders);
+  } else if (Expected<Orders> made = makeSchedule(free.kind, problem)) {
+    orders = std::move(*made);
   } else {
-    orders = llvm::cantFail(makeSchedule(free.kind, problem));
+    llvm::consumeError(made.takeError());
   }
-  Simulation simulation = llvm::cantFail(simulate(problem, orders));
+  Expected<Simulation> simulated = simulate(problem, orders);
+  if (!simulated) {
+    llvm::consumeError(simulated.takeError());
+    return result;
+  }
+  const Simulation &simulation = *simulated;
   for (int rank = 0; rank < costs.stages(); ++rank)
     if (int64_t bytes = microBatchBytes(problem, rank))
       result[rank] = std::max(
@@ -139,8 +149,24 @@ static bool cut(const CostModel &costs, const PlanRequest &request,
       best = tried;
     found = true;
   }
+  // Where the programme finds no room for that many micro-batches, room for as
+  // many as can be.
+  for (double share : {0.6, 0.35, 0.2, 0.0}) {
+    if (found || candidate.judgement.inFlight.empty())
+      break;
+    Candidate tried = candidate;
+    for (double &each : tried.judgement.inFlight)
+      each = std::max(1.0, each * share);
+    candidate.layout.bounds =
+        programmedBounds(costs, tried.layout, tried.judgement, {});
+    if (candidate.layout.bounds.empty())
+      continue;
+    tune(costs, candidate);
+    best = candidate;
+    found = true;
+  }
   if (!found) {
-    // Memory is too small by the programme's estimate; start anywhere.
+    // Not by the programme's estimate; start anywhere.
     Judgement free = candidate.judgement;
     free.ignoresMemory = true;
     candidate.layout.bounds =
@@ -181,13 +207,21 @@ static void addCandidate(const std::shared_ptr<CostModel> &costs,
     rate(*costs, first);
     return add(std::move(first));
   }
-  for (double share : {1.0, 0.5, 0.0}) {
+  // Less in flight, less recomputed: times fall, then rise.
+  double least = std::numeric_limits<double>::infinity();
+  for (double share : {1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.0}) {
     Candidate tried = candidate;
     tried.settings = first.settings;
     for (double each : wanted)
       tried.judgement.inFlight.push_back(std::max(1.0, each * share));
-    if (cut(*costs, request, tried))
+    if (cut(*costs, request, tried)) {
+      double seconds = tried.seconds;
       add(std::move(tried));
+      if (seconds > least)
+        break;
+      if (seconds < kLacking)
+        least = seconds;
+    }
     if (request.recompute != RecomputeKind::Auto)
       break;
   }
@@ -278,11 +312,22 @@ mgq::planner::searchPlans(const ModelCosts &model, const Cluster &cluster,
     return a.score != b.score ? a.score < b.score : a.number < b.number;
   };
   llvm::sort(entries, better);
-  if (request.partition == PartitionKind::FrozenAware && request.cuts.empty())
-    for (int k = 0; k < std::min<int>(kFinalists, entries.size()); ++k) {
-      refineDeeply(*entries[k].costs, entries[k].candidate, kDeepEvaluations);
-      score(entries[k]);
+  if (request.partition == PartitionKind::FrozenAware && request.cuts.empty()) {
+    // The best of each kind: a kind may gain more in depth than another.
+    std::map<std::tuple<ScheduleKind, int, int>, int> taken;
+    int finalists = 0;
+    for (Entry &entry : entries) {
+      const Candidate &candidate = entry.candidate;
+      if (finalists == kFinalists || candidate.seconds >= kLacking)
+        break;
+      if (++taken[{candidate.judgement.kind, candidate.layout.chunks(),
+                   entry.costs->stages()}] > 1)
+        continue;
+      ++finalists;
+      refineDeeply(*entry.costs, entry.candidate, kDeepEvaluations);
+      score(entry);
     }
+  }
   llvm::sort(entries, better);
   return entries;
 }

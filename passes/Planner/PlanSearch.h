@@ -10,7 +10,7 @@
 namespace mgq::planner {
 
 /// Candidates that are refined in depth, and scheduled in full.
-inline constexpr int kFinalists = 4;
+inline constexpr int kFinalists = 5;
 
 /// A candidate on its devices.
 struct Entry {

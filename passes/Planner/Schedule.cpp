@@ -106,17 +106,21 @@ static int64_t mostInFlight(const ScheduleProblem &problem, int c) {
 
 /// As many forwards ahead as there are later stages, then one forward and one
 /// backward by turns (PipeDream-flush, arXiv 2006.09503). Less ahead where
-/// memory is short.
+/// memory is short; never more than the stage before, which would wait for the
+/// backward of what it does not send.
 static Orders makeOneFOneB(const ScheduleProblem &problem) {
   Orders orders(problem.ranks);
   int chunks = problem.chunks.size(), m = problem.microBatches;
+  int64_t before = m;
   for (int c = 0; c < chunks; ++c) {
     const ChunkCosts &chunk = problem.chunks[c];
     std::vector<Task> &order = orders[chunk.ranks.front()];
     int ahead = m;
-    if (chunk.hasBackward)
-      ahead = int(
-          std::min<int64_t>({chunks - 1 - c, m, mostInFlight(problem, c) - 1}));
+    if (chunk.hasBackward) {
+      before = std::min<int64_t>(
+          {before, chunks - 1 - c, m, mostInFlight(problem, c) - 1});
+      ahead = int(before);
+    }
     for (int i = 0; i < ahead; ++i)
       order.push_back({TaskKind::Forward, c, i});
     for (int i = 0; i < m; ++i) {

@@ -244,6 +244,19 @@ TEST(Schedule, LeastMemoryOfSharedRanksWorks) {
     }
 }
 
+// A stage with little memory in front of others with more, and behind them.
+TEST(Schedule, UnequalMemoryWorks) {
+  for (ScheduleKind kind : {ScheduleKind::OneFOneB, ScheduleKind::Interleaved,
+                            ScheduleKind::ZeroBubble})
+    for (int small = 0; small < 4; ++small)
+      for (int64_t limit : {1, 2}) {
+        ScheduleProblem problem = pipeline(4, 8, 1, 1, 0);
+        problem.memoryLimit.assign(4, 8);
+        problem.memoryLimit[small] = limit;
+        run(kind, problem);
+      }
+}
+
 TEST(Simulate, ReportsDeadlock) {
   ScheduleProblem problem = pipeline(2, 2, 1, 1, 0);
   llvm::Expected<Orders> orders = makeSchedule(ScheduleKind::OneFOneB, problem);
