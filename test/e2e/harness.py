@@ -20,11 +20,14 @@ LORA = "*.lora_[AB].*,llm_proj.*"
 class Test:
     """Arguments, a folder to work in, and whether a check failed."""
 
-    def __init__(self, name, doc, *paths):
-        """`paths`: further arguments that are files, as --NAME PATH."""
+    def __init__(self, name, doc, *paths, flags=()):
+        """`paths`: further arguments that are files, as --NAME PATH. `flags`:
+        further switches, as --NAME."""
         parser = argparse.ArgumentParser(description=doc.splitlines()[0])
         for path in ("mgq-compile", "work", *paths):
             parser.add_argument(f"--{path}", type=Path, required=True)
+        for flag in flags:
+            parser.add_argument(f"--{flag}", action="store_true")
         self.args = parser.parse_args()
         self.name = name
         self.work = self.args.work.resolve() / name

@@ -1,106 +1,19 @@
 //===- PipeToy.cpp - A hand-written pipeline ------------------------------===//
 
-#include "test/runtime/PipeToy.h"
+#include "test/runtime/PipeToyBuilder.h"
 #include "test/runtime/PipeToyKernels.h"
 #include "test/runtime/ToyModel.h"
-#include <algorithm>
 #include <cstdlib>
-#include <deque>
 #include <string>
-#include <utility>
 #include <vector>
 
 using namespace pipetoy;
-
-namespace {
-constexpr int64_t actBytes = batch * width * 4;
-constexpr int64_t weightCount = width * width;
-
-/// Keeps what tables point to.
-template <typename T>
-const T *keep(std::vector<T> list) {
-  static std::deque<std::vector<T>> kept;
-  kept.push_back(std::move(list));
-  return kept.back().data();
-}
-
-/// Builds one stage.
-struct Stage {
-  Stage(const Plan &plan, int index) : plan(plan), index(index) {}
-
-  const Plan &plan;
-  int index;
-  int64_t arena = 0;
-  mgq_rank rank = {};
-  std::vector<mgq_place> places;
-  std::vector<mgq_use> uses;
-  std::vector<mgq_chunk> chunks;
-  std::vector<std::vector<mgq_grad>> grads;
-  std::vector<mgq_op> ops, evaluateOps;
-  int64_t gradsBegin = 0, gradsEnd = 0;
-  int64_t headAccumulator = -1; ///< Of tied's use in the head, here.
-
-  int64_t take(int64_t bytes) {
-    int64_t at = arena;
-    arena += (bytes + 63) / 64 * 64;
-    return at;
-  }
-};
-
-struct Builder {
-  explicit Builder(const Plan &plan) : plan(plan) {}
-
-  mgq_program build();
-
-  int chunkCount() const { return plan.stages * plan.chunks; }
-  int stageOf(int chunk) const { return chunk % plan.stages; }
-  int localOf(int chunk) const { return chunk / plan.stages; }
-  int firstLayer(int chunk) const { return chunk * layers / chunkCount(); }
-  int layerCount(int chunk) const {
-    return firstLayer(chunk + 1) - firstLayer(chunk);
-  }
-  bool isLast(int chunk) const { return chunk == chunkCount() - 1; }
-  /// Activation, or its gradient, before the chunk's layer `i`.
-  mgq_ref act(int chunk, int i) const {
-    return {MGQ_SPACE_SLOT, localOf(chunk), i * actBytes};
-  }
-  mgq_ref grad(int chunk, int i) const {
-    return {MGQ_SPACE_SLOT, localOf(chunk),
-            (layerCount(chunk) + 1 + i) * actBytes};
-  }
-  mgq_ref probabilities(int chunk) const {
-    return grad(chunk, layerCount(chunk) + 1);
-  }
-  /// Where a split chunk leaves a weight gradient.
-  mgq_ref slotDelta(int chunk, int i) const {
-    return {MGQ_SPACE_SLOT, localOf(chunk),
-            (2 * layerCount(chunk) + 3 + 4 * i) * actBytes};
-  }
-  int64_t slotBytes(int chunk) const {
-    return (2 * layerCount(chunk) + 3 + 4 * layerCount(chunk)) * actBytes;
-  }
-
-  void addParams();
-  void placeParams(Stage &stage);
-  mgq_ref value(const Stage &stage, int param) const;
-  void addChunk(Stage &stage, int chunk);
-  void addTail(std::vector<Stage> &all);
-  void schedule(std::vector<Stage> &all);
-
-  const Plan &plan;
-  std::vector<mgq_param> params; ///< tied, then w and b of each layer.
-  std::vector<int64_t> packed;   ///< Of each stage and layer: w transposed.
-  int64_t seed = -1, loss = -1, accuracy = -1, labels = -1, x = -1;
-};
-} // namespace
 
 static const int64_t tiedShape[] = {width}, wShape[] = {width, width};
 static const int64_t xShape[] = {batch, width}, labelShape[] = {batch};
 
 static int wOf(int layer) { return 1 + 2 * layer; }
 static int bOf(int layer) { return 2 + 2 * layer; }
-
-static mgq_ref at(int64_t offset) { return {MGQ_SPACE_ARENA, 0, offset}; }
 
 static mgq_call call(mgq_kernel kernel, const char *name, int layer,
                      std::vector<mgq_ref> args) {
@@ -279,195 +192,6 @@ void Builder::addChunk(Stage &stage, int chunk) {
   stage.chunks.push_back(c);
 }
 
-namespace {
-/// Orders the ops of all ranks: in each round every rank runs one that is
-/// ready.
-struct Scheduler {
-  Builder &builder;
-  const Plan &plan;
-  std::vector<Stage> &stages;
-  bool evaluation;
-  /// When forward, backward, weight of a chunk and micro-batch was done, -1.
-  std::vector<std::vector<int>> done[3];
-  std::vector<std::vector<std::vector<int32_t>>> messages;
-  int round = 0;
-
-  std::vector<mgq_op> &ops(int stage) {
-    return evaluation ? stages[stage].evaluateOps : stages[stage].ops;
-  }
-  int tag(int chunk, int mb, bool backward) const {
-    return ((evaluation ? 1 : 0) * 1000 + chunk * 100 + mb) * 2 + backward;
-  }
-  bool isDone(int kind, int chunk, int mb) const {
-    int when = done[kind][chunk][mb];
-    return when >= 0 && when < round;
-  }
-  bool isReady(int kind, int chunk, int mb) const;
-  void emit(int kind, int chunk, int mb);
-  void message(int stage, bool send, int chunk, int mb, bool backward,
-               mgq_ref place, std::vector<int32_t> waits);
-  void run(int microBatches);
-};
-} // namespace
-
-bool Scheduler::isReady(int kind, int chunk, int mb) const {
-  int stage = builder.stageOf(chunk), before = mb - plan.slots;
-  bool last = builder.isLast(chunk);
-  if (done[kind][chunk][mb] >= 0)
-    return false;
-  if (kind == 0) {
-    // The slot's last user has gone, in the chunk that reads it, too.
-    bool isFree = before < 0 || (isDone(1, chunk, before) &&
-                                 (!plan.split || isDone(2, chunk, before)));
-    if (!last && builder.stageOf(chunk + 1) == stage && before >= 0)
-      isFree = isFree && (!plan.split || isDone(2, chunk + 1, before));
-    return isFree && (chunk == 0 || isDone(0, chunk - 1, mb)) &&
-           (mb == 0 || done[0][chunk][mb - 1] >= 0);
-  }
-  if (kind == 1)
-    return isDone(0, chunk, mb) && (last || isDone(1, chunk + 1, mb)) &&
-           (mb == 0 || done[1][chunk][mb - 1] >= 0);
-  return isDone(1, chunk, mb) && (mb == 0 || done[2][chunk][mb - 1] >= 0);
-}
-
-void Scheduler::message(int stage, bool send, int chunk, int mb, bool backward,
-                        mgq_ref place, std::vector<int32_t> waits) {
-  mgq_op op = {};
-  op.kind = send ? MGQ_OP_SEND : MGQ_OP_RECEIVE;
-  op.chunk = place.index;
-  op.micro_batch = mb;
-  op.slot = mb % plan.slots;
-  // A message is named after the chunk that needs it.
-  op.peer = builder.stageOf(send ? chunk : chunk + (backward ? 1 : -1));
-  op.tag = tag(chunk, mb, backward);
-  op.traffic = backward ? MGQ_TRAFFIC_GRADIENT : MGQ_TRAFFIC_ACTIVATION;
-  op.place = place;
-  op.bytes = actBytes;
-  op.wait_count = static_cast<int32_t>(waits.size());
-  op.waits = keep(std::move(waits));
-  ops(stage).push_back(op);
-}
-
-void Scheduler::emit(int kind, int chunk, int mb) {
-  int stage = builder.stageOf(chunk);
-  bool last = builder.isLast(chunk);
-  int count = builder.layerCount(chunk);
-  bool fromPeer = chunk > 0 && builder.stageOf(chunk - 1) != stage;
-  bool toPeer = !last && builder.stageOf(chunk + 1) != stage;
-  // Messages of the slot so far: done before it is used again.
-  std::vector<int32_t> &open = messages[chunk][mb % plan.slots];
-  std::vector<int32_t> waits;
-  auto add = [&](bool send, int named, bool backward, mgq_ref place) {
-    message(stage, send, named, mb, backward, place, {});
-    open.push_back(static_cast<int32_t>(ops(stage).size()) - 1);
-  };
-  if (kind == 0) {
-    waits = std::exchange(open, {});
-    if (fromPeer) {
-      message(stage, false, chunk, mb, false, builder.act(chunk, 0), waits);
-      waits.push_back(static_cast<int32_t>(ops(stage).size()) - 1);
-    }
-  } else if (kind == 1 && toPeer) {
-    waits = std::exchange(open, {});
-  }
-  mgq_op op = {};
-  op.kind = evaluation ? MGQ_OP_EVALUATE : MGQ_OP_FORWARD + kind;
-  op.chunk = builder.localOf(chunk);
-  op.micro_batch = mb;
-  op.slot = mb % plan.slots;
-  op.peer = op.tag = -1;
-  op.wait_count = static_cast<int32_t>(waits.size());
-  op.waits = keep(std::move(waits));
-  ops(stage).push_back(op);
-  done[kind][chunk][mb] = round;
-  if (kind == 0 && toPeer) {
-    add(true, chunk + 1, false, builder.act(chunk, count));
-    if (!evaluation)
-      add(false, chunk, true, builder.grad(chunk, count));
-  }
-  if (kind == 1 && fromPeer)
-    add(true, chunk - 1, true, builder.grad(chunk, 0));
-}
-
-void Scheduler::run(int microBatches) {
-  int chunks = builder.chunkCount();
-  for (auto &list : done)
-    list.assign(chunks, std::vector<int>(microBatches, -1));
-  messages.assign(chunks, std::vector<std::vector<int32_t>>(plan.slots));
-  int kinds = evaluation ? 1 : plan.split ? 3 : 2;
-  auto step = [&](int stage) {
-    for (int k = 0; k < kinds; ++k)
-      for (int mb = 0; mb < microBatches; ++mb)
-        for (int chunk = stage; chunk < chunks; chunk += plan.stages) {
-          int kind = plan.eager || kinds == 1 ? k : (k + 1) % kinds;
-          if (!isReady(kind, chunk, mb))
-            continue;
-          emit(kind, chunk, mb);
-          return true;
-        }
-    return false;
-  };
-  for (int idle = 0; idle < 2; ++round) {
-    bool any = false;
-    for (int stage = 0; stage < plan.stages; ++stage)
-      any |= step(stage);
-    idle = any ? 0 : idle + 1;
-  }
-  for (int k = 0; k < kinds; ++k)
-    for (const auto &list : done[k])
-      if (std::count(list.begin(), list.end(), -1))
-        abort();
-}
-
-/// What follows the micro-batches.
-void Builder::addTail(std::vector<Stage> &all) {
-  constexpr int gradTag = 9000, valueTag = 9001;
-  Stage &first = all.front(), &last = all.back();
-  auto add = [](Stage &stage, int kind, mgq_ref place = {}, int64_t bytes = 0,
-                int peer = -1, int tag = -1, int traffic = 0,
-                std::vector<int32_t> waits = {}) {
-    mgq_op op = {};
-    op.kind = kind;
-    op.chunk = op.micro_batch = op.slot = -1;
-    op.peer = peer;
-    op.tag = tag;
-    op.traffic = traffic;
-    op.place = place;
-    op.bytes = bytes;
-    op.wait_count = static_cast<int32_t>(waits.size());
-    op.waits = keep(std::move(waits));
-    stage.ops.push_back(op);
-    return static_cast<int32_t>(stage.ops.size()) - 1;
-  };
-  std::vector<int32_t> waits;
-  if (plan.stages > 1) {
-    add(last, MGQ_OP_SEND, at(last.headAccumulator), width * 4, 0, gradTag,
-        MGQ_TRAFFIC_GRADIENT);
-    waits.push_back(add(first, MGQ_OP_RECEIVE, at(first.uses[1].accumulator),
-                        width * 4, plan.stages - 1, gradTag,
-                        MGQ_TRAFFIC_GRADIENT));
-  }
-  for (Stage &stage : all) {
-    add(stage, MGQ_OP_COMBINE, {}, 0, -1, -1, 0,
-        &stage == &first ? waits : std::vector<int32_t>());
-    int64_t bytes = stage.gradsEnd - stage.gradsBegin;
-    int64_t half = bytes / 128 * 64;
-    if (plan.replicas > 1 && bytes) {
-      add(stage, MGQ_OP_ALL_REDUCE, at(stage.gradsBegin), half);
-      add(stage, MGQ_OP_ALL_REDUCE, at(stage.gradsBegin + half), bytes - half);
-    }
-    // One stage leaves the op out: it takes part all the same.
-    if (plan.stages < 3 || stage.index != 1)
-      add(stage, MGQ_OP_OPTIMIZER);
-  }
-  if (plan.stages == 1)
-    return;
-  add(first, MGQ_OP_SEND, at(first.places[0].value_offset), width * 4,
-      plan.stages - 1, valueTag, MGQ_TRAFFIC_PARAMETER);
-  add(last, MGQ_OP_RECEIVE, at(last.places[0].value_offset), width * 4, 0,
-      valueTag, MGQ_TRAFFIC_PARAMETER);
-}
-
 mgq_program Builder::build() {
   addParams();
   std::vector<Stage> all;
@@ -512,9 +236,7 @@ mgq_program Builder::build() {
     rank.exchange_bytes = plan.replicas > 1 ? 256 : 0; // Many rounds.
     rank.exchange_offset = stage.take(rank.exchange_bytes);
   }
-  Scheduler{*this, plan, all, false, {}, {}}.run(plan.microBatches);
-  Scheduler{*this, plan, all, true, {}, {}}.run(1);
-  addTail(all);
+  schedule(all);
 
   std::vector<mgq_rank> ranks;
   for (Stage &stage : all) {

@@ -143,6 +143,10 @@ Process::Process(const std::string &folder,
     : outPath(folder + "/stdout.txt"), errPath(folder + "/stderr.txt") {
   std::vector<std::string> words = {MGQ_TOY_PATH};
   words.insert(words.end(), arguments.begin(), arguments.end());
+  if (words.size() > 1 && words[1][0] == '!') {
+    words.erase(words.begin());
+    words[0].erase(0, 1);
+  }
   std::vector<char *> argv;
   for (std::string &word : words)
     argv.push_back(word.data());
@@ -161,7 +165,7 @@ Process::Process(const std::string &folder,
                     static_cast<rlim_t>(fileSizeLimit)};
     setrlimit(RLIMIT_FSIZE, &limit);
   }
-  execv(argv[0], argv.data());
+  execvp(argv[0], argv.data());
   _exit(98);
 }
 

@@ -67,10 +67,11 @@ void writePipeWeights(const std::string &path);
 /// Writes toy.weights.
 void writeToyWeights(const std::string &path);
 
-/// The toy executable's process.
+/// The process of the toy executable or of another program.
 class Process {
 public:
-  /// Starts it in `folder`; `environment` is added to this process' own.
+  /// Starts it in `folder`; `environment` is added to this process' own. Where
+  /// the first word begins with '!', the rest of it is the program to run.
   Process(const std::string &folder, const std::vector<std::string> &arguments,
           const std::vector<std::string> &environment = {},
           int64_t fileSizeLimit = -1);

@@ -45,6 +45,9 @@ public:
 
   void syncLog() { log.sync(); }
 
+  /// Ends the bar's line: an error follows.
+  void endBar() { progress.reset(); }
+
   /// The end of a run: the bar is closed, notes are printed.
   void close(const TrainerState &state);
 

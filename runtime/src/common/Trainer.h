@@ -25,6 +25,12 @@ public:
   /// signal after an interrupt. Throws Error or UsageError.
   int run();
 
+  /// After an exception, before its text is printed.
+  void endBar() {
+    if (chief)
+      chief->endBar();
+  }
+
 private:
   void setUp();
   void makeArena(const Host &host);

@@ -71,6 +71,7 @@ static Outcome runRank(const mgq_program &program, const Options &options,
   } catch (const std::exception &error) {
     setFault(error.what());
   }
+  trainer.endBar();
   if (!outcome.isPeers)
     group.abort(outcome.fault);
   return outcome;

@@ -1,0 +1,98 @@
+//===- MpiCheck.cpp - Messages between processes --------------------------===//
+//
+// mpirun -n 2 mgq-rt-mpi-check [BYTES]: exercises the MPI transport, with one
+// message of BYTES at the end. Rank 0 prints "ok".
+//
+//===----------------------------------------------------------------------===//
+
+#include "runtime/src/common/Group.h"
+#include "runtime/src/common/Trace.h"
+#include "runtime/src/local/Plugin.h"
+#include <cstdlib>
+#include <ctime>
+#include <unistd.h>
+
+using namespace mgq::rt;
+
+static void require(bool condition, const char *what) {
+  if (!condition)
+    fail("{} is wrong", what);
+}
+
+/// Both send first, then receive in another order.
+static void exchange(Group &group) {
+  int32_t peer = 1 - group.rank();
+  for (int round = 0; round < 100; ++round) {
+    std::vector<int> sent(round * 300 + 1, round + group.rank());
+    std::vector<int> a(sent.size()), b(sent.size());
+    int64_t bytes = static_cast<int64_t>(sent.size()) * 4;
+    std::vector<int> second(sent.size(), -round);
+    int64_t requests[] = {group.send(sent.data(), bytes, peer, 5),
+                          group.send(second.data(), bytes, peer, 6),
+                          group.receive(b.data(), bytes, peer, 6),
+                          group.receive(a.data(), bytes, peer, 5)};
+    for (int64_t request : requests)
+      group.wait(request);
+    require(a.back() == round + peer && b.back() == -round, "a message");
+  }
+  group.sendNow(nullptr, 0, peer, 7);
+  group.receiveNow(nullptr, 0, peer, 7);
+}
+
+/// A message goes on while its sender computes, and a waiting rank sleeps.
+static void progress(Group &group) {
+  std::vector<char> block(64 << 20, 1);
+  auto bytes = static_cast<int64_t>(block.size());
+  group.allGather(0);
+  if (group.rank() == 0) {
+    int64_t request = group.send(block.data(), bytes, 1, 8);
+    for (double start = secondsNow(); secondsNow() < start + 1;)
+      ;
+    group.wait(request);
+    usleep(800000);
+    group.sendNow(block.data(), 1, 1, 9);
+    return;
+  }
+  double start = secondsNow();
+  group.receiveNow(block.data(), bytes, 0, 8);
+  require(secondsNow() < start + 0.7, "progress of a message");
+  std::clock_t before = std::clock(); // Of all threads.
+  start = secondsNow();
+  group.receiveNow(block.data(), 1, 0, 9);
+  double busy = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  require(busy < 0.25 * (secondsNow() - start), "the time a sleeper takes");
+}
+
+static void large(Group &group, int64_t bytes) {
+  std::vector<int32_t> block(bytes / 4);
+  if (group.rank() == 0) {
+    for (size_t i = 0; i < block.size(); ++i)
+      block[i] = static_cast<int32_t>(i);
+    return group.sendNow(block.data(), bytes, 1, 10);
+  }
+  group.receiveNow(block.data(), bytes, 0, 10);
+  for (size_t i = 0; i < block.size(); ++i)
+    require(block[i] == static_cast<int32_t>(i), "a large message");
+}
+
+int main(int argc, char **argv) {
+  try {
+    mgq_transport *transport = openPlugin("mpi", MGQ_PLUGIN_FOLDER, 30);
+    Group group(*transport);
+    exchange(group);
+    for (int round = 0; round < 50; ++round) {
+      std::vector<int> all = group.allGather(10 * round + group.rank());
+      require(all[0] == 10 * round && all[1] == 10 * round + 1, "a gather");
+    }
+    progress(group);
+    large(group, argc > 1 ? atoll(argv[1]) : 1 << 20);
+    std::vector<std::string> texts = group.gatherText("text");
+    if (group.rank() == 0)
+      fmt::print("{}\n", texts[1] == "text" ? "ok" : "a text is wrong");
+    transport->close(transport->self);
+    return 0;
+  } catch (const std::exception &error) {
+    printError("error: {}", error.what());
+    _exit(1);
+  }
+}
