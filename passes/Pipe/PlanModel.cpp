@@ -168,9 +168,17 @@ double Measure::traffic(func::CallOp call) {
 void Measure::addWork(ModelLayer layer, planner::LayerCosts &costs) {
   costs.forwardFlops = double(flopsOf(module, layer.forward.getCallee()));
   costs.forwardTraffic = traffic(layer.forward);
+  // Where nothing upstream needs a gradient, all of it is for weights.
+  bool hasData = llvm::any_of(layer.backward, [](func::CallOp call) {
+    return llvm::any_of(call->getUsers(), [&](Operation *user) {
+      auto reader = dyn_cast<func::CallOp>(user);
+      return reader && instanceOf(reader) != instanceOf(call);
+    });
+  });
   for (func::CallOp call : layer.backward) {
-    costs.backwardFlops += double(flopsOf(module, call.getCallee()));
-    costs.backwardTraffic += traffic(call);
+    (hasData ? costs.backwardFlops : costs.weightFlops) +=
+        double(flopsOf(module, call.getCallee()));
+    (hasData ? costs.backwardTraffic : costs.weightTraffic) += traffic(call);
   }
   for (func::CallOp call : layer.weight) {
     costs.weightFlops += double(flopsOf(module, call.getCallee()));
@@ -335,7 +343,8 @@ static llvm::Error readProfile(StringRef path, planner::ModelCosts &model) {
         continue;
       Times &times = measured[*name];
       times.forward += *forward;
-      times.backward += *backward;
+      times.backward +=
+          *backward + layer->getNumber("weight_seconds").value_or(0);
       ++times.runs;
     }
   }
