@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
+#include <optional>
 
 using namespace mgq::planner;
 using llvm::Error;
@@ -90,6 +92,48 @@ static Expected<Plan> finish(const Entry &entry) {
                                          : plan.simulation.makespan) +
       plan.syncSeconds + plan.optimizerSeconds;
   return plan;
+}
+
+/// Lowers the activations in flight while that costs no time: list schedulers
+/// take forwards early because they can.
+static void trimMemory(Plan &plan) {
+  constexpr double kNoTime = 5e-4;
+  if (plan.schedule != ScheduleKind::Interleaved &&
+      plan.schedule != ScheduleKind::ZeroBubble)
+    return;
+  auto timeOf = [&](const Simulation &simulation) {
+    return plan.problem.overlapsSteps ? simulation.span : simulation.makespan;
+  };
+  double before = timeOf(plan.simulation);
+  for (double share : {0.4, 0.55, 0.7, 0.85}) {
+    ScheduleProblem tight = plan.problem;
+    tight.memoryLimit.clear();
+    for (int rank = 0; rank < plan.stages; ++rank) {
+      int64_t peak = plan.simulation.ranks[rank].peakResidualBytes;
+      tight.memoryLimit.push_back(std::max(microBatchBytes(tight, rank),
+                                           int64_t(double(peak) * share)));
+    }
+    Expected<Orders> orders = makeSchedule(plan.schedule, tight);
+    if (!orders) {
+      llvm::consumeError(orders.takeError());
+      continue;
+    }
+    Expected<Simulation> simulation = simulate(plan.problem, *orders);
+    if (!simulation) {
+      llvm::consumeError(simulation.takeError());
+      continue;
+    }
+    double after = timeOf(*simulation);
+    if (after > before * (1 + kNoTime))
+      continue;
+    plan.stepSeconds += after - before;
+    plan.orders = std::move(*orders);
+    plan.simulation = std::move(*simulation);
+    for (int rank = 0; rank < plan.stages; ++rank)
+      plan.ranks[rank].residualBytes =
+          plan.simulation.ranks[rank].peakResidualBytes;
+    return;
+  }
 }
 
 /// Checks a request and settles on numbers of stages and replicas to try.
@@ -203,13 +247,19 @@ Expected<Plan> mgq::planner::makePlan(const ModelCosts &model,
   if (!tried)
     return tried.takeError();
   std::vector<Entry> entries = searchPlans(model, cluster, request, *tried);
+  if (entries.empty() && !request.cuts.empty())
+    return error(Twine(request.cuts.size() + 1) +
+                 " chunks cannot be shared evenly by any number of stages "
+                 "that " +
+                 Twine(request.ranks) + " ranks allow");
   if (entries.empty())
-    return error("no layout has that many chunks: the model has " +
-                 Twine(model.layers.size()) + " layers");
+    return error("the model has " + Twine(model.layers.size()) +
+                 " layers, fewer than the chunks asked for");
 
   std::optional<Plan> best;
   double bestScore = 0;
   std::string failure;
+  double leastLack = std::numeric_limits<double>::infinity();
   for (const Entry &entry : entries) {
     int done = &entry - entries.data();
     if (done >= kFinalists && best)
@@ -217,8 +267,11 @@ Expected<Plan> mgq::planner::makePlan(const ModelCosts &model,
     Expected<Plan> plan = finish(entry);
     if (!plan) {
       std::string text = llvm::toString(plan.takeError());
-      if (failure.empty())
+      // The one that lacks least is nearest to what would help.
+      if (failure.empty() || entry.candidate.seconds < leastLack) {
         failure = text;
+        leastLack = entry.candidate.seconds;
+      }
       continue;
     }
     double score = plan->stepSeconds / (plan->microBatches * plan->replicas);
@@ -231,6 +284,7 @@ Expected<Plan> mgq::planner::makePlan(const ModelCosts &model,
   }
   if (!best)
     return error(failure);
+  trimMemory(*best);
   addNotes(*best, model, request);
   return std::move(*best);
 }

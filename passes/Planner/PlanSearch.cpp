@@ -263,7 +263,11 @@ static void addSchedules(const std::shared_ptr<CostModel> &costs,
   int chunks = request.cuts.size() + 1;
   // Forced cuts say how many chunks there are; one more than the ranks can
   // share evenly is a spread prefix.
-  bool forcedSpread = forced && stages > 1 && chunks % stages == 1;
+  int over = chunks % stages;
+  bool forcedSpread = stages > 1 && over == 1 && maySpread && forced &&
+                      request.cuts.front() <= costs->prefixEnd();
+  if (forced && (chunks - over < stages || (over && !forcedSpread)))
+    return;
   auto add = [&](ScheduleKind kind, int perRank) {
     if (forced)
       return addCandidates(costs, request, kind, chunks / stages, forcedSpread,

@@ -68,6 +68,25 @@ static std::string stageText(const PlannedChunk &chunk) {
   return chunk.ranks.size() > 1 ? "all" : std::to_string(chunk.ranks.front());
 }
 
+/// How many rows from `first` on repeat, and how often: the repetition that
+/// covers most, if it is worth it.
+static std::pair<size_t, size_t> repetition(llvm::ArrayRef<LayerRow> rows,
+                                            size_t first) {
+  constexpr size_t kLongest = 4;
+  std::pair<size_t, size_t> best(1, 1);
+  for (size_t period = 1; period <= kLongest; ++period) {
+    size_t end = first + period;
+    while (end < rows.size() && rows[end] == rows[end - period])
+      ++end;
+    size_t times = (end - first) / period;
+    // Rows saved.
+    if (end <= rows.size() && times > 2 &&
+        (times - 1) * period > (best.second - 1) * best.first)
+      best = {period, times};
+  }
+  return best;
+}
+
 static void printLayers(llvm::raw_ostream &os, const Plan &plan,
                         const ModelCosts &model) {
   constexpr int kBar = 20;
@@ -89,24 +108,22 @@ static void printLayers(llvm::raw_ostream &os, const Plan &plan,
     }
   Table table({"layer", "parameters", "trainable", "gradients", "activation",
                "recomputed", "stage", "FLOP", "work"});
+  // Repetitions become one: "llm.0.mlp .. llm.9.mlp (10 layers)".
   for (size_t l = 0; l < rows.size();) {
-    size_t end = l + 1;
-    while (end < rows.size() && rows[end] == rows[l])
-      ++end;
-    // Two alike are shown as such; a run of more in one row.
-    if (end - l == 2)
-      end = l + 1;
-    const LayerRow &row = rows[l];
-    std::string name = model.layers[l].name;
-    if (end - l > 1)
-      name += " .. " + model.layers[end - 1].name + " (" +
-              std::to_string(end - l) + " layers)";
-    int bar = most > 0 ? int(std::lround(kBar * row.work / most)) : 0;
-    table.add({name, countText(double(row.parameters)),
-               countText(double(row.trainable)), row.gradients, row.need,
-               row.recomputed, row.stage, countText(row.work),
-               std::string(bar, '#')});
-    l = end;
+    auto [period, times] = repetition(rows, l);
+    for (size_t k = 0; k < period; ++k) {
+      const LayerRow &row = rows[l + k];
+      std::string name = model.layers[l + k].name;
+      if (times > 1)
+        name += " .. " + model.layers[l + k + (times - 1) * period].name +
+                " (" + std::to_string(times) + " layers)";
+      int bar = most > 0 ? int(std::lround(kBar * row.work / most)) : 0;
+      table.add({name, countText(double(row.parameters)),
+                 countText(double(row.trainable)), row.gradients, row.need,
+                 row.recomputed, row.stage, countText(row.work),
+                 std::string(bar, '#')});
+    }
+    l += period * times;
   }
   os << "layers (\"activation\": its gradient is needed; FLOP and work of one "
         "micro-batch, a row of several shows one of them)\n";

@@ -244,6 +244,12 @@ TEST(Plan, ForcedCuts) {
   EXPECT_EQ(failure(chain(8), devices(2, 0), request),
             "2 cuts give 3 chunks for 2 stages; expected 1 cuts, or those of a "
             "multiple of the stages");
+  request.stages = 0;
+  request.ranks = 4;
+  EXPECT_EQ(plan(chain(8), devices(4, 0), request).stages, 1);
+  request.cuts = {1, 4, 6};
+  EXPECT_GT(plan(chain(8), devices(4, 0), request).replicas, 0);
+  request.stages = request.ranks = 2;
   // A frozen prefix may stand before them.
   ModelCosts model = chain(8);
   for (int l : {0, 1}) {
