@@ -43,6 +43,9 @@ struct Candidate {
   double seconds = 0; ///< Of a step; huge where memory lacks.
 };
 
+/// Micro-batches that a search simulates: enough to show both ends of a step.
+int simulatedMicroBatches(const CostModel &costs, int microBatches);
+
 /// Sets `seconds`, simulating `judgement.microBatches` or, where those are
 /// many, the first of them, the others at the pace of the busiest rank.
 /// Infinite where that is sure to be above `cutoff`.

@@ -18,8 +18,8 @@ using namespace mgq::planner;
 /// A move must gain this share, or rounding could make it go in circles.
 static constexpr double kGain = 1e-7;
 
-/// Micro-batches that a search simulates: enough to show both ends of a step.
-static int simulatedMicroBatches(const CostModel &costs, int microBatches) {
+int mgq::planner::simulatedMicroBatches(const CostModel &costs,
+                                        int microBatches) {
   return std::min(microBatches, std::max(16, 4 * costs.stages()));
 }
 
