@@ -3,7 +3,9 @@
 #define MGQ_PASSES_PLANNER_PARTITION_H
 
 #include "passes/Planner/Layout.h"
+#include "passes/Planner/ListScheduler.h"
 
+#include <limits>
 #include <vector>
 
 namespace mgq::planner {
@@ -44,7 +46,7 @@ struct Candidate {
 };
 
 /// Micro-batches that a search simulates: enough to show both ends of a step.
-int simulatedMicroBatches(const CostModel &costs, int microBatches);
+int simulatedMicroBatches(const CostModel &costs, const Judgement &judgement);
 
 /// Sets `seconds`, simulating `judgement.microBatches` or, where those are
 /// many, the first of them, the others at the pace of the busiest rank.

@@ -103,7 +103,7 @@ static std::vector<double> wantedInFlight(const CostModel &costs,
 static int evaluations(const CostModel &costs, const Candidate &candidate,
                        int usual) {
   double tasks = 2.0 * candidate.layout.chunks() *
-                 simulatedMicroBatches(costs, candidate.judgement.microBatches);
+                 simulatedMicroBatches(costs, candidate.judgement);
   return int(usual * std::min(1.0, kUsualTasks / tasks));
 }
 
@@ -296,6 +296,8 @@ static void addSchedules(const std::shared_ptr<CostModel> &costs,
 
   if (request.schedule || stages == 1) {
     ScheduleKind kind = request.schedule.value_or(ScheduleKind::OneFOneB);
+    if (stages > 1 && kind == ScheduleKind::ZeroBubble)
+      return add(kind, std::max(1, request.chunksPerRank));
     if (kind != ScheduleKind::Interleaved || stages == 1)
       return add(kind, 1);
     if (request.chunksPerRank)

@@ -312,6 +312,18 @@ TEST(Plan, ZeroBubbleWinsWhereAllTrains) {
                    0);
 }
 
+// gpipe holds all micro-batches at once.
+TEST(Plan, GPipeNeedsMemoryForAll) {
+  PlanRequest request = pipelineOf(2, 40);
+  request.schedule = ScheduleKind::GPipe;
+  Plan result = plan(chain(4), devices(2, 12 * kGiB), request);
+  EXPECT_GT(llvm::count(result.recomputed, true), 0);
+  EXPECT_DOUBLE_EQ(result.ranks[0].residualBytes,
+                   40 * result.problem.chunks[0].residualBytes);
+  EXPECT_THAT(failure(chain(4), devices(2, 3 * kGiB), request),
+              HasSubstr("gpipe needs "));
+}
+
 // Devices of 24 GiB, LoRA, 14B: pure data parallelism does not fit, MPP-LLaVA's
 // way to balance parameters is lopsided, the plan fits and is faster.
 TEST(Plan, AlternativesAreJudged) {
