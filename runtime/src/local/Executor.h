@@ -37,8 +37,9 @@ struct Runnable {
 /// and run() allocate nothing.
 class Executor {
 public:
+  /// `pulse` is called after each call: see Group.
   Executor(const RankView &view, Arena &arena, const Weights &weights,
-           Trace &trace);
+           Trace &trace, std::function<void()> pulse);
 
   /// Resolves a sequence for a micro-batch with these slots. The same sequence
   /// with the same slots is resolved once. Throws Error if a reference leaves
@@ -74,6 +75,7 @@ private:
   Arena &arena;
   const Weights &weights;
   Trace &trace;
+  std::function<void()> pulse;
   std::vector<LayerTime> times;
   std::vector<int64_t> forwards;
   std::deque<Runnable> runnables; // Addresses stay.
