@@ -150,7 +150,7 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
     pulse();
     if (call.layer >= 0 && phase == Phase::Forward)
       times[call.layer].forward += seconds;
-    if (call.layer >= 0 && (phase == Phase::Backward || phase == Phase::Weight))
+    if (call.layer >= 0 && phase == Phase::Backward)
       times[call.layer].backward += seconds;
     if (call.layer >= 0 && phase == Phase::Weight)
       times[call.layer].weight += seconds;

@@ -16,8 +16,8 @@ namespace mgq::rt {
 /// Measured time of one layer, summed over all its calls in seconds.
 struct LayerTime {
   double forward = 0;
-  double backward = 0; ///< Of backward and weight sequences.
-  double weight = 0;   ///< Of weight sequences alone.
+  double backward = 0; ///< With weight gradients, unless they were split off.
+  double weight = 0;   ///< Of those.
 };
 
 /// The slot of a micro-batch in each local chunk, -1: none.
