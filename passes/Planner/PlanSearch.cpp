@@ -302,6 +302,9 @@ static void addSchedules(const std::shared_ptr<CostModel> &costs,
       return add(kind, 1);
     if (request.chunksPerRank)
       return add(kind, request.chunksPerRank);
+    // A short model may not have two layers a rank.
+    if (costs->layerCount() < 2 * stages)
+      return add(kind, 1);
     for (int perRank :
          searched ? std::vector<int>{2, 3, 4} : std::vector<int>{2})
       add(kind, perRank);

@@ -378,7 +378,10 @@ typedef struct mgq_transport {
                   int32_t tag, int64_t *request);
   int32_t (*receive)(void *self, void *data, int64_t bytes, int32_t peer,
                      int32_t tag, int64_t *request);
-  /* Sleeps until the message is done. */
+  /* Sleeps until the message is done. Request -1 does not sleep: it says that
+   * this rank is alive, and fails if another has aborted. A rank that computes
+   * for long calls it now and then; a wait fails if the rank waited for, or the
+   * one that this waits for in turn, has made no call for the timeout. */
   int32_t (*wait)(void *self, int64_t request);
   /* All ranks: `all` gets size times bytes, in rank order. */
   int32_t (*all_gather)(void *self, const void *mine, int64_t bytes, void *all);

@@ -36,7 +36,7 @@ SAMPLE = (
     (1, 4, "gpipe", 1, "threads"),
     (2, 3, "zero_bubble", 2, "threads"),
     (4, 2, "one_f_one_b", 1, "threads"),
-    (4, 4, "interleaved", 1, "threads"),
+    (4, 4, "interleaved", 1, "mpi"),
     (8, 3, "auto", 1, "threads"),
 )
 STEPS = 10

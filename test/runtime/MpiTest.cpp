@@ -180,6 +180,13 @@ TEST_F(Mpi, RanksCompareProgramsAndOptions) {
               HasSubstr("rank 1 has 18 records of --data, rank 0 has 19"));
 }
 
+// Waits are longer than the timeout, but who is waited for computes.
+TEST_F(Mpi, SlowRanksAreAlive) {
+  RunResult result = run(3, {"TOY_STAGES=3", "TOY_EAGER=1", "TOY_SLEEP=100000"},
+                         {"--steps=2", "--timeout=0.35"});
+  EXPECT_EQ(result.status, 0) << result.error;
+}
+
 // A signal that one rank sees stops all after the same step.
 TEST_F(Mpi, InterruptStopsAll) {
   std::vector<std::string> words =

@@ -305,6 +305,12 @@ TEST_F(Pipeline, FaultsStopAllRanks) {
                                     "short: parameter 'w0'"));
 }
 
+// Waits are longer than the timeout, but who is waited for computes.
+TEST_F(Pipeline, SlowRanksAreAlive) {
+  run({"TOY_STAGES=3", "TOY_EAGER=1", "TOY_SLEEP=60000"},
+      {"--steps=2", "--timeout=0.15"});
+}
+
 TEST_F(Pipeline, AStepAllocatesNothing) {
   auto calls = [&](const char *steps) {
     RunResult result =

@@ -46,6 +46,8 @@ public:
   int64_t send(const void *data, int64_t bytes, int32_t peer, int32_t tag);
   int64_t receive(void *data, int64_t bytes, int32_t peer, int32_t tag);
   void wait(int64_t request);
+  /// Says that this rank is alive; throws if another has aborted.
+  void pulse() { wait(-1); }
   /// Both at once: begins and waits.
   void sendNow(const void *data, int64_t bytes, int32_t peer, int32_t tag);
   void receiveNow(void *data, int64_t bytes, int32_t peer, int32_t tag);

@@ -119,7 +119,8 @@ static void addOutputOptions(CLI::App &app, Options &o) {
       ->type_name("FILE.json");
   app.add_option("--summary", o.summary, "write measurements at the end")
       ->type_name("FILE.json");
-  app.add_option("--threads", o.threads, "compute threads (all cores)")
+  app.add_option("--threads", o.threads,
+                 "compute threads of a rank (cores / ranks on this machine)")
       ->type_name("N");
   app.add_option("--timeout", o.timeoutSeconds,
                  "seconds after which a silent peer is an error (300)")

@@ -58,7 +58,7 @@ void Trainer::makeArena(const Host &host) {
 
 void Trainer::makeParts() {
   weights.emplace(view, options.weights, *arena);
-  executor.emplace(view, *arena, *weights, *trace);
+  executor.emplace(view, *arena, *weights, *trace, [this] { group.pulse(); });
   optimizer.emplace(view, options, *arena);
   runner.emplace(view, options,
                  StepRunner::Parts{*arena, *executor, *optimizer, clipping,

@@ -57,6 +57,7 @@ void Transfer::copyIn(int32_t param, ParamPart part, int64_t begin,
 void Transfer::read(int32_t param, ParamPart part, int64_t begin, int64_t count,
                     float *to) {
   int32_t owner = view.program.params[param].owner;
+  group.pulse(); // Disks are slow.
   if (owner == view.stage)
     copyOut(param, part, begin, count, to);
   else

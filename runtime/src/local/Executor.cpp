@@ -36,9 +36,10 @@ void mgq::rt::checkIndexError(const char *where) {
 }
 
 Executor::Executor(const RankView &view, Arena &arena, const Weights &weights,
-                   Trace &trace)
+                   Trace &trace, std::function<void()> pulse)
     : view(view), arena(arena), weights(weights), trace(trace),
-      times(view.program.layer_count), forwards(view.tables.chunk_count) {
+      pulse(std::move(pulse)), times(view.program.layer_count),
+      forwards(view.tables.chunk_count) {
   Slots none(view.tables.chunk_count, -1);
   prepareFrozen = &prepare(view.tables.prepare_frozen, -1, none);
   prepareTrainable = &prepare(view.tables.prepare_trainable, -1, none);
@@ -146,9 +147,10 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
                 call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
     double seconds = secondsNow() - start;
     checkIndexError(call.name);
+    pulse();
     if (call.layer >= 0 && phase == Phase::Forward)
       times[call.layer].forward += seconds;
-    if (call.layer >= 0 && (phase == Phase::Backward || phase == Phase::Weight))
+    if (call.layer >= 0 && phase == Phase::Backward)
       times[call.layer].backward += seconds;
     if (call.layer >= 0 && phase == Phase::Weight)
       times[call.layer].weight += seconds;

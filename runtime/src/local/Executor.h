@@ -16,8 +16,8 @@ namespace mgq::rt {
 /// Measured time of one layer, summed over all its calls in seconds.
 struct LayerTime {
   double forward = 0;
-  double backward = 0; ///< Of backward and weight sequences.
-  double weight = 0;   ///< Of weight sequences alone.
+  double backward = 0; ///< With weight gradients, unless they were split off.
+  double weight = 0;   ///< Of those.
 };
 
 /// The slot of a micro-batch in each local chunk, -1: none.
@@ -37,8 +37,9 @@ struct Runnable {
 /// and run() allocate nothing.
 class Executor {
 public:
+  /// `pulse` is called after each call: see Group.
   Executor(const RankView &view, Arena &arena, const Weights &weights,
-           Trace &trace);
+           Trace &trace, std::function<void()> pulse);
 
   /// Resolves a sequence for a micro-batch with these slots. The same sequence
   /// with the same slots is resolved once. Throws Error if a reference leaves
@@ -74,6 +75,7 @@ private:
   Arena &arena;
   const Weights &weights;
   Trace &trace;
+  std::function<void()> pulse;
   std::vector<LayerTime> times;
   std::vector<int64_t> forwards;
   std::deque<Runnable> runnables; // Addresses stay.

@@ -56,6 +56,10 @@ private:
   int32_t allGather(const void *mine, int64_t bytes, void *all);
   Post *match(Post &post);
   bool remove(Post &post);
+  void noteCall() {
+    lastCall.store(Clock::now().time_since_epoch().count(),
+                   std::memory_order_relaxed);
+  }
   template <typename Ready>
   int32_t sleepUntil(Ready ready, int32_t peer);
   int32_t copyShown(End &from, int64_t bytes, std::byte *to);
@@ -79,6 +83,7 @@ private:
   std::condition_variable sleep;
   std::atomic<bool> sleeping{false};
   std::atomic<int32_t> waitsFor{-1}; ///< A rank, while it sleeps.
+  std::atomic<Clock::rep> lastCall{Clock::now().time_since_epoch().count()};
 
   // What the rank shows of a gather, and how many it has entered and read.
   std::mutex shownMutex;
@@ -189,6 +194,7 @@ void ThreadTransport::End::wakeOthers() {
 int32_t ThreadTransport::End::begin(bool isSend, void *data, int64_t bytes,
                                     int32_t peer, int32_t tag,
                                     int64_t *request) {
+  noteCall();
   if (group.abortedBy() >= 0)
     return faultOfAbort();
   if (peer < 0 || peer >= table.size)
@@ -242,36 +248,47 @@ int32_t ThreadTransport::End::sleepUntil(Ready ready, int32_t peer) {
 #endif
     }
   } while (Clock::now() < spinEnd);
-  // Without a limit: longer than any run.
-  double seconds = group.timeout > 0 ? std::min(group.timeout, 1e8) : 1e8;
-  auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                  std::chrono::duration<double>(seconds));
   std::unique_lock<std::mutex> lock(sleepMutex);
   sleeping = true;
   waitsFor = peer;
-  bool inTime = sleep.wait_until(
-      lock, limit, [&] { return ready() || group.abortedBy() >= 0; });
+  int32_t waiting, awaited;
+  auto limit = Clock::now() + group.timeout;
+  auto wakes = [&] { return ready() || group.abortedBy() >= 0; };
+  bool inTime;
+  while (!(inTime = sleep.wait_until(lock, limit, wakes))) {
+    // Who sleeps waits for somebody in turn: the last of them is at fault.
+    waiting = rank;
+    awaited = peer;
+    for (int32_t hops = 0; hops < table.size; ++hops) {
+      int32_t next = group.ends[awaited]->waitsFor;
+      if (next < 0)
+        break;
+      waiting = std::exchange(awaited, next);
+    }
+    // It computes, maybe.
+    auto itsLimit =
+        Clock::time_point(Clock::duration(group.ends[awaited]->lastCall)) +
+        group.timeout;
+    if (itsLimit <= Clock::now())
+      break;
+    limit = itsLimit;
+  }
   sleeping = false;
-  if (inTime || ready()) {
+  if (inTime) {
     waitsFor = -1;
     lock.unlock();
     return ready() ? 0 : faultOfAbort();
   }
   lock.unlock();
-  // Who sleeps is alive: the one that all wait for is at fault.
-  int32_t waiting = rank;
-  for (int32_t hops = 0; hops < table.size; ++hops) {
-    int32_t next = group.ends[peer]->waitsFor;
-    if (next < 0)
-      break;
-    waiting = std::exchange(peer, next);
-  }
-  return fault(fmt::format("rank {} waits for rank {}: no sign of life for {} "
-                           "s",
-                           waiting, peer, group.timeout));
+  return fault(fmt::format(
+      "rank {} waits for rank {}: no sign of life for {} s", waiting, awaited,
+      std::chrono::duration<double>(group.timeout).count()));
 }
 
 int32_t ThreadTransport::End::wait(int64_t request) {
+  noteCall();
+  if (request < 0)
+    return group.abortedBy() >= 0 ? faultOfAbort() : 0;
   Post &post = posts[request];
   int32_t peer = post.isSend ? post.destination : post.source;
   if (int32_t status = sleepUntil([&] { return post.done.load(); }, peer))
@@ -305,6 +322,7 @@ int32_t ThreadTransport::End::copyShown(End &from, int64_t bytes,
 
 int32_t ThreadTransport::End::allGather(const void *mine, int64_t bytes,
                                         void *all) {
+  noteCall();
   if (group.abortedBy() >= 0)
     return faultOfAbort();
   int64_t round = entered + 1;
@@ -334,8 +352,15 @@ int32_t ThreadTransport::End::allGather(const void *mine, int64_t bytes,
   return 0;
 }
 
+/// Of 0: longer than any run.
+static Clock::duration limitOf(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(seconds > 0 ? std::min(seconds, 1e8)
+                                                : 1e8));
+}
+
 ThreadTransport::ThreadTransport(int32_t size, double timeoutSeconds)
-    : timeout(timeoutSeconds) {
+    : timeout(limitOf(timeoutSeconds)) {
   for (int32_t rank = 0; rank < size; ++rank)
     ends.push_back(std::make_unique<End>(*this, rank, size));
 }

@@ -24,7 +24,8 @@ namespace mgq::rt {
 /// All ends of a group of threads.
 class ThreadTransport {
 public:
-  /// `timeoutSeconds`: how long a wait may take.
+  /// `timeoutSeconds`: how long a rank that others wait for may be silent; 0:
+  /// as long as it likes.
   ThreadTransport(int32_t size, double timeoutSeconds);
   ThreadTransport(const ThreadTransport &) = delete;
   ThreadTransport &operator=(const ThreadTransport &) = delete;
@@ -43,7 +44,7 @@ private:
 
   void abort(int32_t rank, const char *text);
 
-  double timeout;
+  std::chrono::steady_clock::duration timeout;
   std::atomic<int32_t> aborter{-1};
   std::mutex abortMutex;
   std::string message;

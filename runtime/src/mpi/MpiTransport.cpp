@@ -5,11 +5,12 @@
 // while the rank computes. It takes commands from a queue, and while requests
 // are open it tests them and sleeps in between (20 us, growing to 200 us), so
 // that it leaves the core to whoever computes there. Without open requests it
-// sleeps until there is a command.
+// sleeps until there is a command, or a heartbeat is due.
 //
 //===----------------------------------------------------------------------===//
 
 #include "runtime/include/rt.h"
+#include "runtime/src/mpi/Heartbeat.h"
 #include <algorithm>
 #include <chrono>
 #include <climits>
@@ -25,7 +26,8 @@
 #include <unistd.h>
 #include <vector>
 
-using Clock = std::chrono::steady_clock;
+using mgq::mpi::Clock;
+using mgq::mpi::Heartbeat;
 
 // MPI counts bytes in an int; longer messages go in pieces.
 static constexpr int64_t pieceBytes = int64_t{1} << 30;
@@ -48,7 +50,8 @@ struct Command {
 
 class MpiTransport {
 public:
-  explicit MpiTransport(double timeoutSeconds) : timeout(timeoutSeconds) {}
+  explicit MpiTransport(double timeoutSeconds)
+      : timeout(timeoutSeconds), heartbeat(timeoutSeconds) {}
 
   /// Starts MPI on the communication thread. Returns a fault or nothing.
   std::string open();
@@ -72,6 +75,7 @@ private:
   void add(MPI_Request request, int64_t index);
 
   double timeout;
+  Heartbeat heartbeat;
   std::string errorText; ///< What `error` returns.
   std::thread thread;
 
@@ -145,6 +149,7 @@ int32_t MpiTransport::begin(Command command, int64_t *request) {
   if (command.kind == Command::AllGather && command.bytes > INT_MAX)
     return fault("a gather of " + std::to_string(command.bytes) +
                  " bytes is too long for MPI");
+  heartbeat.noteCall();
   {
     std::lock_guard<std::mutex> lock(mutex);
     if (!failure.empty())
@@ -165,23 +170,33 @@ int32_t MpiTransport::begin(Command command, int64_t *request) {
 }
 
 int32_t MpiTransport::wait(int64_t request) {
+  heartbeat.noteCall();
   std::unique_lock<std::mutex> lock(mutex);
+  if (request < 0)
+    return failure.empty() ? 0 : fault(failure);
   Command &command = commands[request];
   auto ready = [&] { return command.done || !failure.empty(); };
+  bool gathers = command.kind == Command::AllGather;
+  heartbeat.setWaitsFor(gathers ? Heartbeat::everybody : command.peer);
   // Without a limit: longer than any run.
-  double seconds = timeout > 0 ? std::min(timeout, 1e8) : 1e8;
-  auto limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                  std::chrono::duration<double>(seconds));
-  if (!forRank.wait_until(lock, limit, ready)) {
-    char text[160];
-    char peer[32] = "the others";
-    if (command.peer >= 0)
+  auto span =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+          timeout > 0 ? std::min(timeout, 1e8) : 1e8));
+  auto limit = Clock::now() + span;
+  while (!forRank.wait_until(lock, limit, ready)) {
+    limit =
+        heartbeat.lifeOf(gathers ? Heartbeat::everybody : command.peer) + span;
+    if (limit > Clock::now())
+      continue;
+    char text[160], peer[32] = "the others";
+    if (!gathers)
       snprintf(peer, sizeof peer, "rank %d", command.peer);
     snprintf(text, sizeof text,
              "rank %d waits for %s: no sign of life for %g s", table.rank, peer,
              timeout);
     return fault(text);
   }
+  heartbeat.setWaitsFor(-1);
   if (!command.done)
     return fault(failure);
   unused.push_back(request);
@@ -234,6 +249,7 @@ bool MpiTransport::start() {
     return false;
   MPI_Comm_rank(world, &table.rank);
   MPI_Comm_size(world, &table.size);
+  heartbeat.start(table.rank, table.size);
   std::lock_guard<std::mutex> lock(mutex);
   started = true;
   forRank.notify_all();
@@ -252,7 +268,7 @@ void MpiTransport::loop() {
       std::unique_lock<std::mutex> lock(mutex);
       auto some = [&] { return !queue.empty(); };
       if (requests.empty() && !closing)
-        forThread.wait(lock, some);
+        forThread.wait_for(lock, heartbeat.untilBeat(), some);
       else if (!progressed && forThread.wait_for(lock, pause, some))
         pause = shortestSleep;
       taken.swap(queue);
@@ -263,8 +279,10 @@ void MpiTransport::loop() {
       post(index);
     taken.clear();
     testOpen();
+    check(heartbeat.beat(), "a heartbeat");
     pause = progressed ? shortestSleep : std::min(2 * pause, longestSleep);
   }
+  heartbeat.stop();
   MPI_Comm_free(&world);
   MPI_Finalize();
 }
