@@ -265,7 +265,8 @@ static void addCandidates(const std::shared_ptr<CostModel> &costs,
 /// Something of the model has weight gradients that can run apart.
 bool mgq::planner::hasWeightWork(const ModelCosts &model) {
   return llvm::any_of(model.layers, [](const LayerCosts &layer) {
-    return layer.hasBackward && layer.weightFlops > 0;
+    return layer.hasBackward &&
+           (layer.weightFlops > 0 || layer.weightSeconds.value_or(0) > 0);
   });
 }
 

@@ -386,6 +386,19 @@ TEST(Plan, IsDeterministic) {
   EXPECT_EQ(planJson(first, model, cluster), planJson(second, model, cluster));
 }
 
+// Measured weight gradients stand apart; those of both are shared out.
+TEST(Plan, MeasuredWeightGradients) {
+  LayerCosts layer = chain(1).layers.front();
+  layer.weightFlops = 3;
+  Device device = devices(1, 0).devices.front();
+  layer.backwardSeconds = 8;
+  EXPECT_DOUBLE_EQ(layerSeconds(layer, device).backward, 2);
+  EXPECT_DOUBLE_EQ(layerSeconds(layer, device).weight, 6);
+  layer.weightSeconds = 5;
+  EXPECT_DOUBLE_EQ(layerSeconds(layer, device).backward, 8);
+  EXPECT_DOUBLE_EQ(layerSeconds(layer, device).weight, 5);
+}
+
 // Measured times win over FLOPs.
 TEST(Plan, MeasuredTimesWin) {
   ModelCosts model = chain(6);
