@@ -287,10 +287,14 @@ bool ListScheduler::run(const ListSettings &newSettings, Orders *newOrders,
         return false;
 
   double now = 0;
+  long raised = 0;
   while (started < taskCount) {
     int rank = std::min_element(wakeAt.begin(), wakeAt.end()) - wakeAt.begin();
     if (wakeAt[rank] == kUnknown) {
-      // Only caps can lock ranks up; one more round for all.
+      // Only caps lock ranks up, and these are below the number of tasks; or
+      // weight residuals larger than residuals, which memory may not admit.
+      if (++raised > taskCount)
+        return false;
       for (int other = 0; other < problem.ranks; ++other) {
         ++cap[other];
         wake(now, other);

@@ -203,25 +203,20 @@ shapes(const ModelCosts &model, const Cluster &cluster,
 /// Adds what a reader would ask about a plan.
 static void addNotes(Plan &plan, const ModelCosts &model,
                      const PlanRequest &request) {
-  bool trains = false, weightWork = hasWeightWork(model);
-  double backward = 0, weight = 0;
-  for (const LayerCosts &layer : model.layers) {
-    trains |= layer.trainableParameters > 0;
-    if (!layer.hasBackward)
-      continue;
-    backward += layer.backwardFlops;
-    weight += layer.weightFlops;
-  }
+  bool trains = llvm::any_of(model.layers, [](const LayerCosts &layer) {
+    return layer.trainableParameters > 0;
+  });
+  double share = weightWork(model);
   if (!trains)
     plan.notes.push_back("nothing trains: the step has no backward pass");
-  else if (!weightWork)
+  else if (share == 0)
     plan.notes.push_back("zero_bubble cannot help: no layer has weight "
                          "gradients that could fill gaps");
-  else if (weight < 0.05 * (backward + weight))
+  else if (share < kAdapters)
     plan.notes.push_back(
-        ("zero_bubble can hardly help: little but adapters trains, weight "
-         "gradients are " +
-         percent(weight / (backward + weight)) + " of the backward pass"));
+        "zero_bubble can hardly help: little but adapters trains, weight "
+        "gradients are " +
+        percent(share) + " of the backward pass");
   else if (!request.splitsWeight && plan.stages > 1)
     plan.notes.push_back("zero_bubble is not considered: weight gradients are "
                          "not split off here");

@@ -262,12 +262,17 @@ static void addCandidates(const std::shared_ptr<CostModel> &costs,
   addCandidate(costs, request, std::move(candidate), entries);
 }
 
-/// Something of the model has weight gradients that can run apart.
-bool mgq::planner::hasWeightWork(const ModelCosts &model) {
-  return llvm::any_of(model.layers, [](const LayerCosts &layer) {
-    return layer.hasBackward &&
-           (layer.weightFlops > 0 || layer.weightSeconds.value_or(0) > 0);
-  });
+double mgq::planner::weightWork(const ModelCosts &model) {
+  double weight = 0, all = 0;
+  for (const LayerCosts &layer : model.layers) {
+    if (!layer.hasBackward)
+      continue;
+    double own = layer.weightSeconds.value_or(layer.weightFlops);
+    weight += own;
+    all += own + (layer.weightSeconds ? layer.backwardSeconds.value_or(0)
+                                      : layer.backwardFlops);
+  }
+  return all > 0 ? weight / all : 0;
 }
 
 static void addSchedules(const std::shared_ptr<CostModel> &costs,
@@ -316,9 +321,14 @@ static void addSchedules(const std::shared_ptr<CostModel> &costs,
   if (forced && chunks / stages > 1)
     return add(ScheduleKind::Interleaved, chunks / stages);
   add(ScheduleKind::OneFOneB, 1);
-  if (request.splitsWeight && hasWeightWork(costs->model))
+  double weightShare = request.splitsWeight ? weightWork(costs->model) : 0;
+  if (weightShare > 0)
     add(ScheduleKind::ZeroBubble, 1);
   if (searched && request.chunksPerRank != 1) {
+    // Both ways at once pay where there is much to move.
+    if (weightShare > kAdapters)
+      for (int perRank : {2, 3})
+        add(ScheduleKind::ZeroBubble, perRank);
     add(ScheduleKind::Interleaved, 1);
     for (int perRank : {2, 3, 4})
       add(ScheduleKind::Interleaved, perRank);

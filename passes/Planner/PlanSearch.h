@@ -26,8 +26,11 @@ struct Entry {
 void addSteps(const CostModel &costs, const Layout &layout, double &sync,
               double &optimizer);
 
-/// Something of the model has weight gradients that can run apart.
-bool hasWeightWork(const ModelCosts &model);
+/// Share of weight gradients, which can run apart, in backward work.
+double weightWork(const ModelCosts &model);
+
+/// A share up to this is that of adapters.
+inline constexpr double kAdapters = 0.05;
 
 /// Candidates of a request, the best first. `shapes`: stages and replicas.
 std::vector<Entry> searchPlans(const ModelCosts &model, const Cluster &cluster,

@@ -161,8 +161,11 @@ static void printAlternatives(llvm::raw_ostream &os, const Plan &plan) {
   if (plan.alternatives.empty())
     return;
   Table table({"alternative", "step", "bubble", "memory", "verdict"});
+  int64_t largest = 0;
+  for (const RankPlan &rank : plan.ranks)
+    largest = std::max(largest, rank.memoryBytes());
   table.add({"this plan", secondText(plan.stepSeconds),
-             percent(plan.simulation.bubble), "", "fits"});
+             percent(plan.simulation.bubble), byteText(largest), "fits"});
   for (const Alternative &other : plan.alternatives) {
     bool known = other.stages > 0;
     table.add(
