@@ -29,8 +29,11 @@ LayerSeconds mgq::planner::layerSeconds(const LayerCosts &layer,
   result.weight = roofline(layer.weightFlops, layer.weightTraffic, rate, bytes);
   if (layer.forwardSeconds)
     result.forward = *layer.forwardSeconds;
-  if (layer.backwardSeconds) {
-    // Measured in one piece; shared out as the model has it.
+  if (layer.weightSeconds)
+    result.weight = *layer.weightSeconds;
+  if (layer.backwardSeconds && layer.weightSeconds) {
+    result.backward = *layer.backwardSeconds;
+  } else if (layer.backwardSeconds) {
     double sum = result.backward + result.weight;
     double share = sum > 0 ? result.weight / sum : 0;
     result.weight = *layer.backwardSeconds * share;

@@ -3,7 +3,6 @@
 #define MGQ_PASSES_PLANNER_LAYOUT_H
 
 #include "passes/Planner/CostModel.h"
-#include "passes/Planner/ListScheduler.h"
 
 namespace mgq::planner {
 

@@ -3,7 +3,9 @@
 #define MGQ_PASSES_PLANNER_PARTITION_H
 
 #include "passes/Planner/Layout.h"
+#include "passes/Planner/ListScheduler.h"
 
+#include <limits>
 #include <vector>
 
 namespace mgq::planner {
@@ -42,6 +44,9 @@ struct Candidate {
   ListSettings settings;
   double seconds = 0; ///< Of a step; huge where memory lacks.
 };
+
+/// Micro-batches that a search simulates: enough to show both ends of a step.
+int simulatedMicroBatches(const CostModel &costs, const Judgement &judgement);
 
 /// Sets `seconds`, simulating `judgement.microBatches` or, where those are
 /// many, the first of them, the others at the pace of the busiest rank.

@@ -18,9 +18,13 @@ using namespace mgq::planner;
 /// A move must gain this share, or rounding could make it go in circles.
 static constexpr double kGain = 1e-7;
 
-/// Micro-batches that a search simulates: enough to show both ends of a step.
-static int simulatedMicroBatches(const CostModel &costs, int microBatches) {
-  return std::min(microBatches, std::max(16, 4 * costs.stages()));
+int mgq::planner::simulatedMicroBatches(const CostModel &costs,
+                                        const Judgement &judgement) {
+  int all = judgement.microBatches;
+  // All of gpipe's are in flight: memory does not admit fewer in their place.
+  if (judgement.kind == ScheduleKind::GPipe)
+    return all;
+  return std::min(all, std::max(16, 4 * costs.stages()));
 }
 
 /// Seconds of the busiest rank, of one micro-batch.
@@ -76,7 +80,7 @@ void mgq::planner::rate(const CostModel &costs, Candidate &candidate,
   ScheduleProblem problem =
       layoutProblem(costs, candidate.layout, memory, judgement);
   int all = problem.microBatches;
-  problem.microBatches = simulatedMicroBatches(costs, all);
+  problem.microBatches = simulatedMicroBatches(costs, judgement);
   int left = all - problem.microBatches;
   double each = pace(problem);
   std::optional<double> seconds =
@@ -105,7 +109,7 @@ void mgq::planner::tune(const CostModel &costs, Candidate &candidate) {
     if (memory.lack <= 0) {
       ScheduleProblem problem =
           layoutProblem(costs, candidate.layout, memory, candidate.judgement);
-      problem.microBatches = simulatedMicroBatches(costs, problem.microBatches);
+      problem.microBatches = simulatedMicroBatches(costs, candidate.judgement);
       ListScheduler scheduler(problem);
       searchSettings(scheduler, problem, candidate.settings, /*known=*/true);
     }

@@ -141,10 +141,9 @@ private:
                 : 0);
   }
 
-  bool fits(int kind, int first, int end, int behind) const {
+  /// One micro-batch does; what more takes, searches with this order find out.
+  bool fits(int kind, int first, int end) const {
     int64_t memory = costs.memory(kind);
-    // Later stages hold as many micro-batches; recomputation may shrink them.
-    (void)behind;
     return memory == 0 || costs.persistent(first, end) +
                                   costs.model.fixedBytes +
                                   costs.residuals(first, end) <=
@@ -159,7 +158,7 @@ private:
       int lowest = count == 1 ? 0 : count - 1;
       int highest = count == 1 ? 0 : end - 1;
       for (int first = lowest; first <= highest; ++first) {
-        if (!fits(kind, first, end, stages - count))
+        if (!fits(kind, first, end))
           continue;
         double seconds = costs.forward(kind, first, end) +
                          costs.backward(kind, first, end) +

@@ -51,7 +51,9 @@ static Expected<Plan> finish(const Entry &entry) {
     return error(lackText(costs, layout, memory, candidate.judgement));
   Expected<Orders> orders = makeSchedule(plan.schedule, plan.problem);
   if (!orders)
-    return orders.takeError();
+    return error("no plan fits: " + llvm::toString(orders.takeError()) +
+                 "; what would help: another schedule, --recompute=full, "
+                 "fewer micro-batches");
   Expected<Simulation> simulation = simulate(plan.problem, *orders);
   if (!simulation)
     return simulation.takeError();

@@ -24,8 +24,10 @@ struct LayerCosts {
   /// Memory traffic of the same three, bytes.
   double forwardTraffic = 0, backwardTraffic = 0, weightTraffic = 0;
   bool usesBf16 = false; ///< Its products run at the device's bf16 rate.
-  /// Measured seconds (--profile); they win over FLOPs and traffic.
-  std::optional<double> forwardSeconds, backwardSeconds;
+  /// Measured seconds (--profile); they win over FLOPs and traffic. Without
+  /// `weightSeconds` those of backward are data and weight gradients in one,
+  /// and shared out as the model has it.
+  std::optional<double> forwardSeconds, backwardSeconds, weightSeconds;
 
   int64_t parameters = 0;          ///< Elements.
   int64_t trainableParameters = 0; ///< Elements.

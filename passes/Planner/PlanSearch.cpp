@@ -21,9 +21,14 @@ using namespace mgq::planner;
 using llvm::Expected;
 
 /// Layouts that a candidate may rate, first to be compared, then as one of the
-/// best.
+/// best; fewer where a simulated step has more tasks than `kUsualTasks`.
 static constexpr int kQuickEvaluations = 250;
 static constexpr int kDeepEvaluations = 4000;
+static constexpr double kUsualTasks = 2000;
+/// Stages, replicas and placements that are searched in full: those whose plain
+/// 1F1B is not slower by this factor than the best one's, and so many of them.
+static constexpr double kPromising = 2;
+static constexpr size_t kMostSites = 4;
 
 /// Gradient sync and optimizer, of the slowest rank.
 void mgq::planner::addSteps(const CostModel &costs, const Layout &layout,
@@ -43,6 +48,10 @@ void mgq::planner::addSteps(const CostModel &costs, const Layout &layout,
     optimizer =
         std::max(optimizer, costs.optimizerSeconds(rank, gradients, states));
   }
+}
+
+static bool isBetter(const Entry &a, const Entry &b) {
+  return a.score != b.score ? a.score < b.score : a.number < b.number;
 }
 
 static void score(Entry &entry) {
@@ -88,6 +97,14 @@ static std::vector<double> wantedInFlight(const CostModel &costs,
   if (free.kind == ScheduleKind::GPipe)
     std::fill(result.begin(), result.end(), candidate.judgement.microBatches);
   return result;
+}
+
+/// A budget for a candidate's size.
+static int evaluations(const CostModel &costs, const Candidate &candidate,
+                       int usual) {
+  double tasks = 2.0 * candidate.layout.chunks() *
+                 simulatedMicroBatches(costs, candidate.judgement);
+  return int(usual * std::min(1.0, kUsualTasks / tasks));
 }
 
 /// Bounds that the partition kind or forced cuts give; empty: to be searched.
@@ -176,7 +193,7 @@ static bool cut(const CostModel &costs, const PlanRequest &request,
     tune(costs, candidate);
     best = candidate;
   }
-  refineCuts(costs, best, kQuickEvaluations);
+  refineCuts(costs, best, evaluations(costs, best, kQuickEvaluations));
   candidate = best;
   return true;
 }
@@ -248,7 +265,8 @@ static void addCandidates(const std::shared_ptr<CostModel> &costs,
 /// Something of the model has weight gradients that can run apart.
 bool mgq::planner::hasWeightWork(const ModelCosts &model) {
   return llvm::any_of(model.layers, [](const LayerCosts &layer) {
-    return layer.hasBackward && layer.weightFlops > 0;
+    return layer.hasBackward &&
+           (layer.weightFlops > 0 || layer.weightSeconds.value_or(0) > 0);
   });
 }
 
@@ -279,6 +297,8 @@ static void addSchedules(const std::shared_ptr<CostModel> &costs,
 
   if (request.schedule || stages == 1) {
     ScheduleKind kind = request.schedule.value_or(ScheduleKind::OneFOneB);
+    if (stages > 1 && kind == ScheduleKind::ZeroBubble)
+      return add(kind, std::max(1, request.chunksPerRank));
     if (kind != ScheduleKind::Interleaved || stages == 1)
       return add(kind, 1);
     if (request.chunksPerRank)
@@ -305,20 +325,39 @@ static void addSchedules(const std::shared_ptr<CostModel> &costs,
   }
 }
 
+/// Stages on devices that are worth a full search, the best by plain 1F1B
+/// first.
+static std::vector<std::shared_ptr<CostModel>>
+sites(const ModelCosts &model, const Cluster &cluster,
+      const PlanRequest &request, llvm::ArrayRef<std::pair<int, int>> shapes) {
+  std::vector<std::shared_ptr<CostModel>> all;
+  for (auto [stages, replicas] : shapes)
+    for (StageDevices &devices : placements(model, cluster, stages, replicas))
+      all.push_back(std::make_shared<CostModel>(model, cluster, devices));
+  if (all.size() <= 1 || !request.cuts.empty())
+    return all;
+  std::vector<Entry> probes;
+  for (const std::shared_ptr<CostModel> &costs : all)
+    addCandidates(costs, request, ScheduleKind::OneFOneB, 1, false, probes);
+  llvm::sort(probes, isBetter);
+  std::vector<std::shared_ptr<CostModel>> result;
+  for (const Entry &probe : probes)
+    if (probe.score <= kPromising * probes.front().score &&
+        result.size() < kMostSites && !llvm::is_contained(result, probe.costs))
+      result.push_back(probe.costs);
+  return result;
+}
+
 /// Candidates of a request, the best first.
 std::vector<Entry>
 mgq::planner::searchPlans(const ModelCosts &model, const Cluster &cluster,
                           const PlanRequest &request,
                           llvm::ArrayRef<std::pair<int, int>> shapes) {
   std::vector<Entry> entries;
-  for (auto [stages, replicas] : shapes)
-    for (StageDevices &devices : placements(model, cluster, stages, replicas))
-      addSchedules(std::make_shared<CostModel>(model, cluster, devices),
-                   request, entries);
-  auto better = [](const Entry &a, const Entry &b) {
-    return a.score != b.score ? a.score < b.score : a.number < b.number;
-  };
-  llvm::sort(entries, better);
+  for (const std::shared_ptr<CostModel> &site :
+       sites(model, cluster, request, shapes))
+    addSchedules(site, request, entries);
+  llvm::sort(entries, isBetter);
   if (request.partition == PartitionKind::FrozenAware && request.cuts.empty()) {
     // The best of each kind: a kind may gain more in depth than another.
     std::map<std::tuple<ScheduleKind, int, int>, int> taken;
@@ -331,10 +370,12 @@ mgq::planner::searchPlans(const ModelCosts &model, const Cluster &cluster,
                    entry.costs->stages()}] > 1)
         continue;
       ++finalists;
-      refineDeeply(*entry.costs, entry.candidate, kDeepEvaluations);
+      refineDeeply(
+          *entry.costs, entry.candidate,
+          evaluations(*entry.costs, entry.candidate, kDeepEvaluations));
       score(entry);
     }
   }
-  llvm::sort(entries, better);
+  llvm::sort(entries, isBetter);
   return entries;
 }

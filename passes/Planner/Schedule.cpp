@@ -2,6 +2,7 @@
 
 #include "passes/Planner/Schedule.h"
 #include "passes/Planner/ListScheduler.h"
+#include "passes/Planner/PlanText.h"
 
 #include "llvm/ADT/Twine.h"
 
@@ -32,9 +33,9 @@ static Error error(const Twine &text) {
 
 static Error tooLittleMemory(ScheduleKind kind, int rank, int64_t needed,
                              int64_t limit) {
-  return error(Twine(scheduleName(kind)) + " needs " + Twine(needed) +
-               " bytes of activations on rank " + Twine(rank) + ", " +
-               Twine(limit) + " are left there");
+  return error(Twine(scheduleName(kind)) + " needs " + byteText(needed) +
+               " for activations on rank " + Twine(rank) + ", " +
+               byteText(limit) + " are left there");
 }
 
 /// What the generators rely on.

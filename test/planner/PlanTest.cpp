@@ -312,6 +312,18 @@ TEST(Plan, ZeroBubbleWinsWhereAllTrains) {
                    0);
 }
 
+// gpipe holds all micro-batches at once.
+TEST(Plan, GPipeNeedsMemoryForAll) {
+  PlanRequest request = pipelineOf(2, 40);
+  request.schedule = ScheduleKind::GPipe;
+  Plan result = plan(chain(4), devices(2, 12 * kGiB), request);
+  EXPECT_GT(llvm::count(result.recomputed, true), 0);
+  EXPECT_DOUBLE_EQ(result.ranks[0].residualBytes,
+                   40 * result.problem.chunks[0].residualBytes);
+  EXPECT_THAT(failure(chain(4), devices(2, 3 * kGiB), request),
+              HasSubstr("gpipe needs "));
+}
+
 // Devices of 24 GiB, LoRA, 14B: pure data parallelism does not fit, MPP-LLaVA's
 // way to balance parameters is lopsided, the plan fits and is faster.
 TEST(Plan, AlternativesAreJudged) {
@@ -372,6 +384,19 @@ TEST(Plan, IsDeterministic) {
   Plan second = plan(model, cluster, request);
   EXPECT_EQ(first.orders, second.orders);
   EXPECT_EQ(planJson(first, model, cluster), planJson(second, model, cluster));
+}
+
+// Measured weight gradients stand apart; those of both are shared out.
+TEST(Plan, MeasuredWeightGradients) {
+  LayerCosts layer = chain(1).layers.front();
+  layer.weightFlops = 3;
+  Device device = devices(1, 0).devices.front();
+  layer.backwardSeconds = 8;
+  EXPECT_DOUBLE_EQ(layerSeconds(layer, device).backward, 2);
+  EXPECT_DOUBLE_EQ(layerSeconds(layer, device).weight, 6);
+  layer.weightSeconds = 5;
+  EXPECT_DOUBLE_EQ(layerSeconds(layer, device).backward, 8);
+  EXPECT_DOUBLE_EQ(layerSeconds(layer, device).weight, 5);
 }
 
 // Measured times win over FLOPs.

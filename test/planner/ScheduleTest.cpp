@@ -224,13 +224,13 @@ TEST(Schedule, MemoryLimitsHold) {
     ASSERT_FALSE(bool(none));
     EXPECT_EQ(llvm::toString(none.takeError()),
               std::string(scheduleName(kind)) +
-                  " needs 1 bytes of activations on rank 2, 0 are left there");
+                  " needs 1 B for activations on rank 2, 0 B are left there");
   }
   ScheduleProblem problem = pipeline(2, 8, 1, 1, 0);
   problem.memoryLimit.assign(2, 7);
   llvm::Expected<Orders> none = makeSchedule(ScheduleKind::GPipe, problem);
   EXPECT_EQ(llvm::toString(none.takeError()),
-            "gpipe needs 8 bytes of activations on rank 0, 7 are left there");
+            "gpipe needs 8 B for activations on rank 0, 7 B are left there");
 }
 
 // Chunks that share a rank under the least memory do not lock up.

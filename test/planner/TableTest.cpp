@@ -111,11 +111,6 @@ TEST(Table, OwnPlans) {
     EXPECT_LE(best.stepSeconds / 1000, row.most)
         << row.length << " tokens, " << row.p << " ranks, " << row.m
         << " micro-batches";
-    if (getenv("DBG"))
-      printf("L %d p %d m %d: %.2f target %.0f (%s %d chunks %zu spread)\n",
-             row.length, row.p, row.m, best.stepSeconds / 1000, row.most,
-             scheduleName(best.schedule).data(), (int)best.chunks.size(),
-             best.chunks[0].ranks.size());
   }
 }
 
