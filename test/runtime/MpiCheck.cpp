@@ -35,6 +35,11 @@ static void exchange(Group &group) {
       group.wait(request);
     require(a.back() == round + peer && b.back() == -round, "a message");
   }
+  int self = 1, back = 0;
+  int64_t send = group.send(&self, 4, group.rank(), 4);
+  group.receiveNow(&back, 4, group.rank(), 4);
+  group.wait(send);
+  require(back == 1, "a message to itself");
   group.sendNow(nullptr, 0, peer, 7);
   group.receiveNow(nullptr, 0, peer, 7);
 }

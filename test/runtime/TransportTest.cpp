@@ -115,6 +115,20 @@ TEST(ThreadTransport, RandomTrafficArrives) {
   });
 }
 
+// Chunks of one rank may be neighbours.
+TEST(ThreadTransport, RanksMayTalkToThemselves) {
+  runRanks(2, [](Group &group) {
+    int sent = 5, got = 0, again = 0;
+    int64_t a = group.send(&sent, 4, group.rank(), 3);
+    int64_t b = group.receive(&got, 4, group.rank(), 3);
+    int64_t c = group.receive(&again, 4, group.rank(), 3);
+    int64_t d = group.send(&sent, 4, group.rank(), 3);
+    for (int64_t request : {a, b, c, d})
+      group.wait(request);
+    EXPECT_EQ(got + again, 10);
+  });
+}
+
 TEST(ThreadTransport, GathersInRankOrder) {
   runRanks(5, [](Group &group) {
     for (int64_t round = 0; round < 300; ++round) {

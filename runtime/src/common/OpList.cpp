@@ -11,8 +11,10 @@ static bool isMessage(const mgq_op &op) {
   return op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE;
 }
 
-[[noreturn]] static void failOp(int32_t index) {
-  fail("the program's tables are damaged: op {}", index);
+[[noreturn]] static void failOp(int32_t index, const mgq_op &op,
+                                const char *what) {
+  fail("the program's tables are damaged: op {} of kind {}: {}", index, op.kind,
+       what);
 }
 
 OpList::OpList(const RankView &view, const mgq_op *ops, int32_t count,
@@ -21,11 +23,13 @@ OpList::OpList(const RankView &view, const mgq_op *ops, int32_t count,
   for (int32_t i = 0; i < count; ++i) {
     const mgq_op &op = ops[i];
     bool computes = op.kind <= MGQ_OP_EVALUATE;
-    if (op.kind < 0 || op.kind > MGQ_OP_OPTIMIZER ||
-        op.chunk >= view.tables.chunk_count || (computes && op.chunk < 0) ||
-        op.micro_batch >= view.program.micro_batches ||
+    if (op.kind < 0 || op.kind > MGQ_OP_OPTIMIZER)
+      failOp(i, op, "its kind");
+    if (op.chunk >= view.tables.chunk_count || (computes && op.chunk < 0))
+      failOp(i, op, "its chunk");
+    if (op.micro_batch >= view.program.micro_batches ||
         (computes && op.micro_batch < 0 && op.kind != MGQ_OP_EVALUATE))
-      failOp(i);
+      failOp(i, op, "its micro-batch");
     list.push_back({});
     list.back().op = &op;
   }
@@ -37,14 +41,18 @@ OpList::OpList(const RankView &view, const mgq_op *ops, int32_t count,
 
 void OpList::checkMessage(const Entry &entry, int32_t index) const {
   const mgq_op &op = *entry.op;
-  if (isMessage(op) && (op.peer < 0 || op.peer >= view.program.stages ||
-                        op.tag < 0 || op.tag >= TagGather || op.bytes < 0 ||
-                        op.traffic < 0 || op.traffic > MGQ_TRAFFIC_PARAMETER))
-    failOp(index);
+  if (isMessage(op)) {
+    if (op.peer < 0 || op.peer >= view.program.stages)
+      failOp(index, op, "its peer");
+    if (op.tag < 0 || op.tag >= TagGather)
+      failOp(index, op, "its tag");
+    if (op.bytes < 0 || op.traffic < 0 || op.traffic > MGQ_TRAFFIC_PARAMETER)
+      failOp(index, op, "its bytes");
+  }
   for (int32_t i = 0; i < op.wait_count; ++i)
     if (op.waits[i] < 0 || op.waits[i] >= index ||
         !isMessage(*list[op.waits[i]].op))
-      failOp(index);
+      failOp(index, op, "what it waits for");
 }
 
 Slots OpList::slotsOf(int32_t microBatch) const {
@@ -59,8 +67,12 @@ Slots OpList::slotsOf(int32_t microBatch) const {
 void OpList::prepare(Entry &entry) {
   const mgq_op &op = *entry.op;
   Slots slots = slotsOf(op.micro_batch);
-  if (op.chunk >= 0 && op.slot >= 0)
-    slots[op.chunk] = op.slot;
+  // A message's slot is of the chunk that its place is in.
+  int32_t chunk = op.chunk;
+  if (op.place.space == MGQ_SPACE_SLOT && chunk < 0)
+    chunk = op.place.index;
+  if (op.slot >= 0 && chunk >= 0 && chunk < view.tables.chunk_count)
+    slots[chunk] = op.slot;
   if (isMessage(op) || op.kind == MGQ_OP_ALL_REDUCE) {
     entry.place = executor.resolve(op.place, op.bytes, slots, "an op's place");
     if (!entry.place)
@@ -126,7 +138,7 @@ void OpList::begin(Entry &entry) {
   double start = secondsNow();
   entry.request = isSend ? group.send(entry.place, op.bytes, peer, op.tag)
                          : group.receive(entry.place, op.bytes, peer, op.tag);
-  if (isSend)
+  if (isSend && peer != view.index)
     sentBytes.of[op.traffic] += op.bytes;
   trace.add(isSend ? Phase::Send : Phase::Receive, isSend ? "send" : "recv",
             start, secondsNow() - start, op.micro_batch,

@@ -8,7 +8,8 @@
 
 namespace mgq::rt {
 
-/// Bytes sent, by mgq_traffic.
+/// Bytes sent to other ranks, by mgq_traffic. (Chunks of one rank may exchange
+/// messages, too.)
 struct SentBytes {
   int64_t of[3] = {0, 0, 0};
 };
