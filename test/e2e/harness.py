@@ -6,12 +6,21 @@ per check, exit status 0 when all hold. DIR is emptied first.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+
+# For mpirun in containers: root may run it, with more ranks than cores.
+MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
+os.environ.update(MPI)
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "models"
 LORA = "*.lora_[AB].*,llm_proj.*"

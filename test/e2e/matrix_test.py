@@ -12,7 +12,6 @@ A sample runs by default; --full runs every combination (half an hour).
 """
 
 import itertools
-import os
 import shutil
 
 import numpy as np
@@ -107,11 +106,6 @@ class Matrix:
 
 def main():
     test = Test("matrix", __doc__, flags=("full",))
-    os.environ.update(
-        OMPI_ALLOW_RUN_AS_ROOT="1",
-        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-        OMPI_MCA_rmaps_base_oversubscribe="1",
-    )
     rng = np.random.default_rng(7)
     matrix = Matrix(test)
     for model in MODELS:
