@@ -134,6 +134,36 @@ TEST_F(Pipeline, ReplicasSplitTheStep) {
   expectSameTensors("a/checkpoint-8", "b/checkpoint-8");
 }
 
+// Records are dealt out to replicas, and summed in their own order.
+TEST_F(Pipeline, EvaluationChangesNoBit) {
+  writeFile(dir / "e.safetensors", tensorFile(pipeData(700, 6)));
+  std::vector<double> losses;
+  for (const char *replicas : {"1", "2", "3"}) {
+    run({"TOY_STAGES=2", "TOY_MICRO_BATCHES=2",
+         std::string("TOY_REPLICAS=") + replicas},
+        {"--steps=1", "--learning-rate=0", "--eval-data", "e.safetensors",
+         "--log-file=log"});
+    losses.push_back(log("log")[0]["eval_loss"]);
+    losses.push_back(log("log")[0]["eval_accuracy"]);
+  }
+  EXPECT_EQ(losses[2], losses[0]);
+  EXPECT_EQ(losses[3], losses[1]);
+  EXPECT_EQ(losses[4], losses[0]);
+  EXPECT_EQ(losses[5], losses[1]);
+}
+
+// All ranks skip the same steps.
+TEST_F(Pipeline, SkipsNonfiniteSteps) {
+  for (const char *stages : {"1", "3"})
+    run({std::string("TOY_STAGES=") + stages},
+        {"--steps=6", "--learning-rate=1e38", "--max-grad-norm=0",
+         "--on-nonfinite=skip", std::string("--log-file=log") + stages,
+         std::string("--summary=sum") + stages});
+  EXPECT_EQ(log("log3"), log("log1"));
+  json summary = json::parse(readFile(dir / "sum3"));
+  EXPECT_GT(summary["nonfinite_steps"].get<int>(), 0);
+}
+
 // Micro-batches, a replica's whole step and whole steps without targets.
 TEST_F(Pipeline, SkipsWhatHasNoTarget) {
   Tensors data = pipeData(12, 5);

@@ -57,8 +57,9 @@ void Trainer::makeArena(const Host &host) {
 }
 
 void Trainer::makeParts() {
-  weights.emplace(view, options.weights, *arena);
-  executor.emplace(view, *arena, *weights, *trace, [this] { group.pulse(); });
+  auto pulse = [this] { group.pulse(); };
+  weights.emplace(view, options.weights, *arena, pulse);
+  executor.emplace(view, *arena, *weights, *trace, pulse);
   optimizer.emplace(view, options, *arena);
   runner.emplace(view, options,
                  StepRunner::Parts{*arena, *executor, *optimizer, clipping,

@@ -72,7 +72,8 @@ void Weights::checkFiles(const mgq_program &program, const std::string &home) {
   }
 }
 
-Weights::Weights(const RankView &view, const std::string &folder, Arena &arena)
+Weights::Weights(const RankView &view, const std::string &folder, Arena &arena,
+                 const std::function<void()> &pulse)
     : pointers(view.program.param_count) {
   const mgq_program &program = view.program;
   std::vector<bool> used = usedParams(program, view.tables);
@@ -103,5 +104,7 @@ Weights::Weights(const RankView &view, const std::string &folder, Arena &arena)
     const mgq_place &place = view.tables.places[i];
     copyToArena(program.params[place.param], place, pointers[place.param],
                 arena);
+    if (pulse)
+      pulse();
   }
 }

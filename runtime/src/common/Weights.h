@@ -7,6 +7,7 @@
 #include "runtime/src/common/Files.h"
 #include "runtime/src/common/Program.h"
 #include "runtime/src/common/Types.h"
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -20,7 +21,9 @@ public:
   /// `folder`: --weights, or empty for the folder of the recorded model. Throws
   /// Error that names file and parameter if one is missing or too short, or if
   /// a file is not the one the program was compiled from.
-  Weights(const RankView &view, const std::string &folder, Arena &arena);
+  /// `pulse`, unless empty, is called after each parameter: see Group.
+  Weights(const RankView &view, const std::string &folder, Arena &arena,
+          const std::function<void()> &pulse = nullptr);
 
   /// Bytes of a parameter, as stored in its file; null if the rank does not use
   /// it.

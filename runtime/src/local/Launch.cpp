@@ -77,27 +77,24 @@ static Outcome runRank(const mgq_program &program, const Options &options,
   return outcome;
 }
 
+static int reportOutcome(const Outcome &outcome) {
+  return outcome.fault.empty()
+             ? outcome.status
+             : reportFault(outcome.fault.c_str(), outcome.status);
+}
+
 static int runThreads(const mgq_program &program, const Options &options) {
-  int32_t ranks = rankCount(program);
-  // Never taken down while a rank runs: a stuck one is left behind.
-  static ThreadTransport *transport;
-  static std::vector<Outcome> outcomes;
-  static std::mutex mutex;
-  static std::condition_variable ended;
-  static int32_t running;
-  transport = new ThreadTransport(ranks, options.timeoutSeconds);
-  outcomes.resize(ranks);
-  running = ranks;
-  if (ranks == 1) {
-    outcomes[0] = runRank(program, options, transport->end(0));
-    return outcomes[0].fault.empty()
-               ? outcomes[0].status
-               : reportFault(outcomes[0].fault.c_str(), outcomes[0].status);
-  }
+  int32_t ranks = rankCount(program), running = ranks;
+  ThreadTransport transport(ranks, options.timeoutSeconds);
+  if (ranks == 1)
+    return reportOutcome(runRank(program, options, transport.end(0)));
+  std::vector<Outcome> outcomes(ranks);
+  std::mutex mutex;
+  std::condition_variable ended;
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&program, &options, rank] {
-      Outcome outcome = runRank(program, options, transport->end(rank));
+    threads.emplace_back([&, rank] {
+      Outcome outcome = runRank(program, options, transport.end(rank));
       std::lock_guard<std::mutex> lock(mutex);
       outcomes[rank] = std::move(outcome);
       --running;
@@ -105,21 +102,19 @@ static int runThreads(const mgq_program &program, const Options &options) {
     });
   {
     std::unique_lock<std::mutex> lock(mutex);
-    auto allEnded = [] { return running == 0; };
-    while (running > 0 && transport->abortedBy() < 0)
-      ended.wait(lock);
-    if (!ended.wait_for(lock, grace, allEnded)) {
-      // Stuck in a kernel; it cannot be unwound.
+    ended.wait(lock, [&] { return !running || transport.abortedBy() >= 0; });
+    if (!ended.wait_for(lock, grace, [&] { return !running; })) {
+      // One is stuck in a kernel; nothing that it may use is taken down.
       fflush(stdout);
-      _exit(reportFault(transport->abortMessage().c_str(), 1));
+      _exit(reportFault(transport.abortMessage().c_str(), 1));
     }
   }
   for (std::thread &thread : threads)
     thread.join();
-  int32_t faulty = transport->abortedBy();
+  int32_t faulty = transport.abortedBy();
   if (faulty < 0)
     return outcomes[0].status;
-  return reportFault(transport->abortMessage().c_str(),
+  return reportFault(transport.abortMessage().c_str(),
                      std::max(1, outcomes[faulty].status));
 }
 

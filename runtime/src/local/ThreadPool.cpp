@@ -47,13 +47,6 @@ bool ThreadPool::spinUntil(Ready ready) {
   return ready();
 }
 
-int mgq::rt::availableThreads() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
-    return std::max(1, CPU_COUNT(&set));
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
 ThreadPool::ThreadPool(int threads) : threadCount(std::max(1, threads)) {
   for (int i = 1; i < threadCount; ++i)
     workers.emplace_back([this] { worker(); });

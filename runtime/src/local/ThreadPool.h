@@ -78,9 +78,6 @@ private:
 template <typename Callable>
 void parallelFor(int64_t count, Callable &&body);
 
-/// Threads this process may run on.
-int availableThreads();
-
 } // namespace mgq::rt
 
 extern "C" void mgq_parallel_for(void (*body)(void *, int64_t), void *context,
