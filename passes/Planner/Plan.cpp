@@ -96,46 +96,120 @@ static Expected<Plan> finish(const Entry &entry) {
   return plan;
 }
 
-/// Lowers the activations in flight while that costs no time: list schedulers
-/// take forwards early because they can.
+/// Seconds of a schedule as the plan counts them.
+static double timeOf(const Plan &plan, const Simulation &simulation) {
+  return plan.problem.overlapsSteps ? simulation.span : simulation.makespan;
+}
+
+/// Schedules the plan again under `limit` (residual bytes by rank). Null if
+/// that takes longer than `longest` seconds, or cannot be.
+static std::optional<std::pair<Orders, Simulation>>
+scheduleWithin(const Plan &plan, const std::vector<int64_t> &limit,
+               double longest) {
+  ScheduleProblem tight = plan.problem;
+  tight.memoryLimit = limit;
+  Expected<Orders> orders = makeSchedule(plan.schedule, tight);
+  if (!orders) {
+    llvm::consumeError(orders.takeError());
+    return std::nullopt;
+  }
+  Expected<Simulation> simulation = simulate(tight, *orders);
+  if (!simulation) {
+    llvm::consumeError(simulation.takeError());
+    return std::nullopt;
+  }
+  if (timeOf(plan, *simulation) > longest)
+    return std::nullopt;
+  return std::make_pair(std::move(*orders), std::move(*simulation));
+}
+
+/// Makes a schedule under a tighter limit the plan's. The limit stays in the
+/// plan: whoever makes the schedule again finds the same one.
+static void takeSchedule(Plan &plan, std::vector<int64_t> limit,
+                         std::pair<Orders, Simulation> found) {
+  plan.stepSeconds +=
+      timeOf(plan, found.second) - timeOf(plan, plan.simulation);
+  plan.problem.memoryLimit = std::move(limit);
+  plan.orders = std::move(found.first);
+  plan.simulation = std::move(found.second);
+  for (int rank = 0; rank < plan.stages; ++rank)
+    plan.ranks[rank].residualBytes =
+        plan.simulation.ranks[rank].peakResidualBytes;
+}
+
+/// Whether the scheduler chooses how many micro-batches are in flight.
+static bool hasFreeOrder(const Plan &plan) {
+  return plan.schedule == ScheduleKind::Interleaved ||
+         plan.schedule == ScheduleKind::ZeroBubble;
+}
+
+/// Lowers activations in flight while that costs no time to speak of: the list
+/// scheduler uses what memory there is.
 static void trimMemory(Plan &plan) {
   constexpr double kNoTime = 5e-4;
-  if (plan.schedule != ScheduleKind::Interleaved &&
-      plan.schedule != ScheduleKind::ZeroBubble)
-    return;
-  auto timeOf = [&](const Simulation &simulation) {
-    return plan.problem.overlapsSteps ? simulation.span : simulation.makespan;
-  };
-  double before = timeOf(plan.simulation);
+  double before = timeOf(plan, plan.simulation);
   for (double share : {0.4, 0.55, 0.7, 0.85}) {
-    ScheduleProblem tight = plan.problem;
-    tight.memoryLimit.clear();
+    std::vector<int64_t> limit;
+    for (int rank = 0; rank < plan.stages; ++rank)
+      limit.push_back(std::max(
+          microBatchBytes(plan.problem, rank),
+          int64_t(double(plan.simulation.ranks[rank].peakResidualBytes) *
+                  share)));
+    if (auto found = scheduleWithin(plan, limit, before * (1 + kNoTime)))
+      return takeSchedule(plan, std::move(limit), std::move(*found));
+  }
+}
+
+/// Memory of the fullest rank over the mean.
+static double unevenness(const Plan &plan) {
+  double most = 0, all = 0;
+  for (const RankPlan &rank : plan.ranks) {
+    most = std::max(most, double(rank.memoryBytes()));
+    all += double(rank.memoryBytes());
+  }
+  return all > 0 ? most * double(plan.ranks.size()) / all : 1;
+}
+
+/// Whether a rank takes a good part of its device's memory.
+static bool isMemoryPrecious(const Plan &plan, const Cluster &cluster) {
+  constexpr double kGoodPart = 0.4;
+  return llvm::any_of(plan.ranks, [&](const RankPlan &rank) {
+    return double(rank.memoryBytes()) >
+           kGoodPart * double(cluster.devices[rank.device].memoryBytes);
+  });
+}
+
+/// Where one rank needs much more memory than the others, lowers activations in
+/// flight on the fullest ranks, as long as the step takes little longer: the
+/// fullest rank decides which devices will do.
+static void balanceMemory(Plan &plan) {
+  constexpr double kLittleTime = 0.05, kEven = 1.1, kEvenEnough = 1.15;
+  constexpr int kRounds = 12;
+  double longest = timeOf(plan, plan.simulation) * (1 + kLittleTime);
+  double share = 1; // of the excess that a round takes away
+  Plan best = plan;
+  for (int round = 0;
+       round < kRounds && share > 0.1 && unevenness(best) > kEvenEnough;
+       ++round) {
+    double mean = 0;
+    for (const RankPlan &rank : plan.ranks)
+      mean += double(rank.memoryBytes()) / plan.stages;
+    std::vector<int64_t> limit;
     for (int rank = 0; rank < plan.stages; ++rank) {
       int64_t peak = plan.simulation.ranks[rank].peakResidualBytes;
-      tight.memoryLimit.push_back(std::max(microBatchBytes(tight, rank),
-                                           int64_t(double(peak) * share)));
+      double excess = double(plan.ranks[rank].memoryBytes()) - kEven * mean;
+      limit.push_back(std::max(microBatchBytes(plan.problem, rank),
+                               peak - int64_t(share * std::max(excess, 0.0))));
     }
-    Expected<Orders> orders = makeSchedule(plan.schedule, tight);
-    if (!orders) {
-      llvm::consumeError(orders.takeError());
-      continue;
+    if (auto found = scheduleWithin(plan, limit, longest)) {
+      takeSchedule(plan, std::move(limit), std::move(*found));
+      if (unevenness(plan) < unevenness(best))
+        best = plan;
+    } else {
+      share /= 2;
     }
-    Expected<Simulation> simulation = simulate(plan.problem, *orders);
-    if (!simulation) {
-      llvm::consumeError(simulation.takeError());
-      continue;
-    }
-    double after = timeOf(*simulation);
-    if (after > before * (1 + kNoTime))
-      continue;
-    plan.stepSeconds += after - before;
-    plan.orders = std::move(*orders);
-    plan.simulation = std::move(*simulation);
-    for (int rank = 0; rank < plan.stages; ++rank)
-      plan.ranks[rank].residualBytes =
-          plan.simulation.ranks[rank].peakResidualBytes;
-    return;
   }
+  plan = std::move(best);
 }
 
 /// Checks a request and settles on numbers of stages and replicas to try.
@@ -281,7 +355,11 @@ Expected<Plan> mgq::planner::makePlan(const ModelCosts &model,
   }
   if (!best)
     return error(failure);
-  trimMemory(*best);
+  if (hasFreeOrder(*best)) {
+    trimMemory(*best);
+    if (isMemoryPrecious(*best, cluster))
+      balanceMemory(*best);
+  }
   addNotes(*best, model, request);
   return std::move(*best);
 }
