@@ -41,6 +41,7 @@ public:
 private:
   int importModel();
   int runPhase(const Phase &phase);
+  int fitMemory();
   int emit();
   int writeIr();
   void finishPhase(llvm::StringRef name);
@@ -49,6 +50,7 @@ private:
   Options options;
   pipe::PlannedModel planned;
   OwningOpRef<ModuleOp> module;
+  OwningOpRef<ModuleOp> unplanned; // before phase `partition`
   std::chrono::steady_clock::time_point start =
       std::chrono::steady_clock::now();
 };
@@ -143,21 +145,44 @@ int Compiler::emit() {
   return status;
 }
 
+/// The planner estimates; the memory plan knows. Where a rank turns out not to
+/// fit, plans again with as much held back.
+int Compiler::fitMemory() {
+  constexpr int kAttempts = 8;
+  takeExactMemory(*module, planned);
+  for (int i = 0; i < kAttempts && lackingBytes(planned) > 0; ++i) {
+    // More each time: another cut lacks something else.
+    int64_t least = planned.plan.ranks.front().memoryBytes() / 64;
+    options.reserveBytes +=
+        std::max(lackingBytes(planned), least) * (i + 2) / 2;
+    module = unplanned->clone();
+    for (const Phase &phase : allPhases())
+      if (phase.name == "partition" || phase.name == "schedule")
+        if (int status = runPhase(phase))
+          return status;
+    takeExactMemory(*module, planned);
+  }
+  unplanned = nullptr;
+  llvm::Error error = memoryError(planned);
+  return error ? reportError(kTool, std::move(error)) : int(kSuccess);
+}
+
 int Compiler::run() {
   for (const Phase &phase : allPhases()) {
+    if (phase.name == "partition")
+      unplanned = module->clone();
     int status = phase.build              ? runPhase(phase)
                  : phase.name == "import" ? importModel()
                                           : emit();
     if (status != kSuccess)
       return status;
+    if (phase.name == "schedule")
+      if (int status = fitMemory())
+        return status;
     finishPhase(phase.name);
-    if (phase.name == "schedule") {
-      if (llvm::Error error = takeExactMemory(*module, planned))
-        return reportError(kTool, std::move(error));
-      if (options.plan) {
-        llvm::Error error = reportPlan(options, planned);
-        return error ? reportError(kTool, std::move(error)) : int(kSuccess);
-      }
+    if (phase.name == "schedule" && options.plan) {
+      llvm::Error error = reportPlan(options, planned);
+      return error ? reportError(kTool, std::move(error)) : int(kSuccess);
     }
     if (phase.name == options.stopAfter && phase.name != "emit")
       return writeIr();

@@ -2,6 +2,7 @@
 
 #include "compiler/Driver/PlanReport.h"
 
+#include "passes/Planner/PlanText.h"
 #include "passes/Planner/Report.h"
 
 #include "llvm/Support/FileSystem.h"
@@ -11,10 +12,6 @@
 using namespace mlir;
 using namespace mgq;
 
-static std::string gibibytes(int64_t bytes) {
-  return llvm::formatv("{0:f2} GiB", double(bytes) / (int64_t(1) << 30)).str();
-}
-
 /// Bytes of all slots of a rank.
 static int64_t slotBytes(pipe::RankOp rank) {
   int64_t bytes = 0;
@@ -23,7 +20,7 @@ static int64_t slotBytes(pipe::RankOp rank) {
   return bytes;
 }
 
-llvm::Error mgq::takeExactMemory(ModuleOp module, pipe::PlannedModel &planned) {
+void mgq::takeExactMemory(ModuleOp module, pipe::PlannedModel &planned) {
   for (auto rank : module.getOps<pipe::RankOp>()) {
     auto sizes = rank.getMemory();
     if (!sizes || rank.getStage() >= planned.plan.ranks.size())
@@ -35,15 +32,35 @@ llvm::Error mgq::takeExactMemory(ModuleOp module, pipe::PlannedModel &planned) {
     plan.fixedBytes = (*sizes)[3];
     plan.residualBytes = slotBytes(rank);
     plan.transientBytes = (*sizes)[4] - plan.residualBytes + (*sizes)[5];
-    const planner::Device &device = planned.cluster.devices[plan.device];
-    if (device.memoryBytes > 0 && plan.memoryBytes() > device.memoryBytes)
+  }
+}
+
+/// Bytes that a rank lacks; negative: it has them.
+static int64_t lackOf(const pipe::PlannedModel &planned,
+                      const planner::RankPlan &rank) {
+  int64_t has = planned.cluster.devices[rank.device].memoryBytes;
+  return has > 0 ? rank.memoryBytes() - has
+                 : std::numeric_limits<int64_t>::min();
+}
+
+int64_t mgq::lackingBytes(const pipe::PlannedModel &planned) {
+  int64_t most = 0;
+  for (const planner::RankPlan &rank : planned.plan.ranks)
+    most = std::max(most, lackOf(planned, rank));
+  return most;
+}
+
+llvm::Error mgq::memoryError(const pipe::PlannedModel &planned) {
+  for (auto [i, rank] : llvm::enumerate(planned.plan.ranks))
+    if (lackOf(planned, rank) > 0) {
+      const planner::Device &device = planned.cluster.devices[rank.device];
       return llvm::createStringError(
-          "rank " + Twine(rank.getStage()) + " needs " +
-          gibibytes(plan.memoryBytes()) + ", its device " + device.name +
-          " has " + gibibytes(device.memoryBytes) +
+          "stage " + Twine(i) + " needs " +
+          planner::byteText(rank.memoryBytes()) + ", its device " +
+          device.name + " has " + planner::byteText(device.memoryBytes) +
           "; more stages, --recompute=full or a smaller micro-batch would "
           "make it fit");
-  }
+    }
   return llvm::Error::success();
 }
 

@@ -8,9 +8,14 @@
 namespace mgq {
 
 /// Puts the sizes that the memory plan found in place of the planner's
-/// estimates. Error if a rank needs more than its device has: which one, by how
-/// much, what would make it fit.
-llvm::Error takeExactMemory(mlir::ModuleOp module, pipe::PlannedModel &planned);
+/// estimates.
+void takeExactMemory(mlir::ModuleOp module, pipe::PlannedModel &planned);
+
+/// Bytes that the fullest rank lacks on its device; 0: all ranks fit.
+int64_t lackingBytes(const pipe::PlannedModel &planned);
+
+/// Says which rank does not fit, by how much, and what would make it fit.
+llvm::Error memoryError(const pipe::PlannedModel &planned);
 
 /// Prints the plan and writes the files that were asked for.
 llvm::Error reportPlan(const Options &options, pipe::PlannedModel &planned);

@@ -52,6 +52,9 @@ struct Options {
   /// without.
   bool hasKernels() const { return precision == "f32" && target == "cpu"; }
 
+  /// Bytes of each device that the planner leaves free, beside its estimates.
+  int64_t reserveBytes = 0;
+
   /// If not null, gets the planner's answer in phase `partition`.
   pipe::PlannedModel *planned = nullptr;
 };

@@ -86,6 +86,7 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.cluster = options.cluster;
   plan.profile = options.profile;
   plan.cuts = options.cuts;
+  plan.reserveBytes = options.reserveBytes;
   passes.addPass(pipe::createPartitionStagesPass(plan, options.planned));
 }
 

@@ -108,7 +108,9 @@ private:
   void addWeights(const ModelLayer &layer, planner::LayerCosts &costs);
   void addResiduals(ModelLayer layer, planner::LayerCosts &costs);
   void addCuts(planner::ModelCosts &model);
-  int64_t panelBytes(func::CallOp call, unsigned operand);
+  FlatSymbolRefAttr packFunction(func::CallOp call, unsigned operand);
+  int64_t panelBytes(FlatSymbolRefAttr pack);
+  int64_t scratchBytes(func::CallOp call);
   double traffic(func::CallOp call);
   int64_t activationBytes(Value value) const {
     int64_t bytes = byteSize(value.getType());
@@ -138,21 +140,31 @@ private:
 
 } // namespace
 
-/// Bytes of the panels that a kernel reads instead of a weight, -1: it reads
-/// the weight as it is stored.
-int64_t Measure::panelBytes(func::CallOp call, unsigned operand) {
+/// The function that packs a weight for a kernel, null: the kernel reads it as
+/// it is stored.
+FlatSymbolRefAttr Measure::packFunction(func::CallOp call, unsigned operand) {
   auto kernel =
       kernels ? kernels->lookup<LLVM::LLVMFuncOp>(call.getCallee()) : nullptr;
   auto packed =
       kernel ? kernel->getAttrOfType<ArrayAttr>("nn.packed") : nullptr;
-  auto pack = packed ? dyn_cast<FlatSymbolRefAttr>(packed[operand]) : nullptr;
-  if (!pack)
-    return -1;
+  return packed ? dyn_cast<FlatSymbolRefAttr>(packed[operand]) : nullptr;
+}
+
+int64_t Measure::panelBytes(FlatSymbolRefAttr pack) {
   auto args = kernels->lookup<LLVM::LLVMFuncOp>(pack.getValue())
                   ->getAttrOfType<ArrayAttr>("nn.args");
   auto type = cast<MemRefType>(cast<TypeAttr>(args[1]).getValue());
   return byteSize(
       RankedTensorType::get(type.getShape(), type.getElementType()));
+}
+
+/// Bytes of scratch of a call, 0 before `kernels`.
+int64_t Measure::scratchBytes(func::CallOp call) {
+  auto kernel =
+      kernels ? kernels->lookup<LLVM::LLVMFuncOp>(call.getCallee()) : nullptr;
+  auto bytes =
+      kernel ? kernel->getAttrOfType<IntegerAttr>("nn.scratch_bytes") : nullptr;
+  return bytes ? bytes.getInt() : 0;
 }
 
 /// Operands and results once each: what a fused kernel moves at least.
@@ -190,7 +202,7 @@ void Measure::addWork(ModelLayer layer, planner::LayerCosts &costs) {
 
 void Measure::addWeights(const ModelLayer &layer, planner::LayerCosts &costs) {
   llvm::DenseSet<Attribute> seen;
-  llvm::DenseSet<std::pair<Attribute, int64_t>> seenPanels;
+  llvm::DenseSet<std::pair<Attribute, Attribute>> seenPanels;
   for (func::CallOp call : callsOf(layer))
     for (auto [i, operand] : llvm::enumerate(call.getOperands())) {
       auto ref = operand.getDefiningOp<nn::ParamRefOp>();
@@ -209,10 +221,10 @@ void Measure::addWeights(const ModelLayer &layer, planner::LayerCosts &costs) {
           costs.optimizerBytes += elements * 8;
         }
       } else if (usesPanels) {
-        int64_t bytes = panelBytes(call, i);
-        if (bytes >= 0 &&
-            seenPanels.insert({param.getSymNameAttr(), bytes}).second)
-          costs.weightBytes += isLayered ? bytes / 2 : bytes;
+        FlatSymbolRefAttr pack = packFunction(call, i);
+        if (pack && seenPanels.insert({param.getSymNameAttr(), pack}).second)
+          costs.weightBytes +=
+              isLayered ? panelBytes(pack) / 2 : panelBytes(pack);
       } else if (isNew) {
         costs.weightBytes +=
             isLayered ? elements * 2 : byteSize(param.getTensorType());
@@ -243,7 +255,7 @@ void Measure::addResiduals(ModelLayer layer, planner::LayerCosts &costs) {
     if (makerOf(operand) >= 0)
       costs.inputBytes += activationBytes(operand);
   for (func::CallOp call : callsOf(layer)) {
-    int64_t bytes = 0;
+    int64_t bytes = scratchBytes(call);
     for (Value operand : call.getOperands())
       if (!operand.getDefiningOp<nn::ParamRefOp>())
         bytes += activationBytes(operand);
@@ -431,6 +443,7 @@ static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
   if (layers.empty())
     return llvm::createStringError("the model has no layers to plan");
   planned.costs = measureModel(module, layers, options);
+  planned.costs.fixedBytes += options.reserveBytes;
   if (!options.profile.empty())
     if (llvm::Error error = readProfile(options.profile, planned.costs))
       return error;

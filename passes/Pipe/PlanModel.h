@@ -22,6 +22,8 @@ struct PlanOptions {
   std::string target = "cpu";
   std::string cluster;           ///< File; empty: this machine.
   std::string profile;           ///< File; empty: none.
+  /// Of each device's memory that plans leave free: what an earlier plan lacked.
+  int64_t reserveBytes = 0;
   std::vector<std::string> cuts; ///< First layers of later stages.
 };
 

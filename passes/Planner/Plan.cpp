@@ -29,6 +29,16 @@ static Error error(const Twine &text) {
   return llvm::createStringError(llvm::inconvertibleErrorCode(), text);
 }
 
+/// Bytes of a rank's slots: each chunk has as many as it has micro-batches in
+/// flight at most, whatever the rank's other chunks hold at that time.
+static int64_t slotBytes(const Plan &plan, int rank) {
+  int64_t bytes = 0;
+  const std::vector<int> &inFlight = plan.simulation.ranks[rank].inFlight;
+  for (auto [chunk, count] : llvm::zip_equal(plan.problem.chunks, inFlight))
+    bytes += chunk.residualBytes * count;
+  return bytes;
+}
+
 /// Schedules a candidate in full and writes it down.
 static Expected<Plan> finish(const Entry &entry) {
   const CostModel &costs = *entry.costs;
@@ -69,7 +79,7 @@ static Expected<Plan> finish(const Entry &entry) {
     result.optimizerBytes = bytes.optimizer;
     result.transientBytes = bytes.transient;
     result.fixedBytes = bytes.fixed;
-    result.residualBytes = plan.simulation.ranks[rank].peakResidualBytes;
+    result.residualBytes = slotBytes(plan, rank);
     for (const TimedTask &timed : plan.simulation.ranks[rank].timeline) {
       const Task &task = timed.task;
       (task.kind == TaskKind::Forward ? result.forwardSeconds
@@ -133,8 +143,7 @@ static void takeSchedule(Plan &plan, std::vector<int64_t> limit,
   plan.orders = std::move(found.first);
   plan.simulation = std::move(found.second);
   for (int rank = 0; rank < plan.stages; ++rank)
-    plan.ranks[rank].residualBytes =
-        plan.simulation.ranks[rank].peakResidualBytes;
+    plan.ranks[rank].residualBytes = slotBytes(plan, rank);
 }
 
 /// Whether the scheduler chooses how many micro-batches are in flight.
@@ -157,6 +166,32 @@ static void trimMemory(Plan &plan) {
                   share)));
     if (auto found = scheduleWithin(plan, limit, before * (1 + kNoTime)))
       return takeSchedule(plan, std::move(limit), std::move(*found));
+  }
+}
+
+/// The scheduler counts what a rank holds at one time; its chunks' slots take
+/// somewhat more. Lowers activations in flight until they fit.
+static void fitSlots(Plan &plan, const Cluster &cluster) {
+  constexpr int kRounds = 12;
+  constexpr double kLess = 0.93;
+  for (int round = 0; round < kRounds; ++round) {
+    bool fits = true;
+    std::vector<int64_t> limit;
+    for (int rank = 0; rank < plan.stages; ++rank) {
+      int64_t has = cluster.devices[plan.ranks[rank].device].memoryBytes;
+      bool isFull = has > 0 && plan.ranks[rank].memoryBytes() > has;
+      fits &= !isFull;
+      double peak = double(plan.simulation.ranks[rank].peakResidualBytes);
+      limit.push_back(std::max(microBatchBytes(plan.problem, rank),
+                               int64_t(isFull ? peak * kLess : peak)));
+    }
+    if (fits)
+      return;
+    auto found =
+        scheduleWithin(plan, limit, std::numeric_limits<double>::infinity());
+    if (!found)
+      return;
+    takeSchedule(plan, std::move(limit), std::move(*found));
   }
 }
 
@@ -357,6 +392,7 @@ Expected<Plan> mgq::planner::makePlan(const ModelCosts &model,
     return error(failure);
   if (hasFreeOrder(*best)) {
     trimMemory(*best);
+    fitSlots(*best, cluster);
     if (isMemoryPrecious(*best, cluster))
       balanceMemory(*best);
   }

@@ -54,6 +54,28 @@ def events(folder, kind):
     return [(e["pid"], e["args"]) for e in trace if e.get("cat") == kind]
 
 
+def check_across(test):
+    """a9 trains below a frozen Q-Former, here alone on the middle stage."""
+    trainable = (
+        "query_tokens,visual_encoder.embeddings.position_embedding,"
+        "visual_encoder.encoder.layers.1.*,llm_proj.*"
+    )
+    model = DATA / "a9" / "model.onnx"
+    one = test.compile(model, trainable, "--micro-batches=4", name="a9 one")
+    cut = test.compile(
+        model, trainable, "--micro-batches=4", "--stages=3", "--schedule=one_f_one_b",
+        "--cuts=Qformer.encoder.layer.0.attention,llm_proj", name="a9 cut",
+    )  # fmt: skip
+    log, files, _ = run(test, one, "run a9 one", "a9")
+    got_log, got_files, folder = run(test, cut, "run a9 cut", "a9")
+    test.check((got_log, got_files) == (log, files), "across a frozen stage: same results")
+    backward = {rank for rank, _ in events(folder, "backward")}
+    test.check(backward == {0, 1, 2}, "across a frozen stage: backward on all stages")
+    # By owner: the optimizer has work on stages 0 and 2 only.
+    gradients = {a["peer"] for _, a in events(folder, "send") if a["traffic"] == "gradient"}
+    test.check(gradients == {0, 1}, "across a frozen stage: gradients pass through it")
+
+
 def main():
     test = Test("frozen-stages", __doc__)
     model = DATA / "a2" / "model.onnx"
@@ -100,6 +122,7 @@ def main():
     test.check(
         all(a["peer"] in active for a in gradients), "upper half: gradients go to active stages"
     )
+    check_across(test)
     test.end()
 
 
