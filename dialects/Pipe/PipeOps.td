@@ -177,7 +177,7 @@ def Pipe_PlaceLossOp : Pipe_Op<"place_loss", [HasParent<"RankOp">]> {
   let summary = "where loss and its gradient live, on the rank that has them";
   let description = [{
     f32 scalars: `loss` after the forward sequence of `chunk`, `evaluate` after
-    its evaluate sequence, `seed` read by its backward sequence.
+    its evaluate sequence, `seed` read by its backward and weight sequences.
   }];
   let arguments = (ins I64Attr:$chunk, AnyAttr:$loss, AnyAttr:$seed, AnyAttr:$evaluate);
   let assemblyFormat = "`chunk` `(` $chunk `)` $loss `seed` $seed `evaluate` $evaluate attr-dict";

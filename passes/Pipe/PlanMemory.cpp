@@ -453,11 +453,13 @@ LogicalResult Planner::run() {
   for (auto &[key, place] : memory.panels)
     scratchSize =
         std::max(scratchSize, alignBytes(kernels.scratchBytes(key.second)));
-  if (plan.getReplicas() > 1)
-    scratchSize = std::max(
-        scratchSize,
-        alignBytes(std::min(memory.ownedGradients().getBytes(),
-                            kExchangeBytes * int64_t(plan.getReplicas()))));
+  if (int64_t others = plan.getReplicas() - 1) {
+    // Room for each other replica's part of the gradients that this one adds.
+    int64_t shard = alignBytes(llvm::divideCeil(
+        memory.ownedGradients().getBytes(), plan.getReplicas()));
+    scratchSize =
+        std::max(scratchSize, others * std::min(shard, kExchangeBytes));
+  }
 
   if (failed(placeGradients()))
     return failure();

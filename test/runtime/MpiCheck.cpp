@@ -3,12 +3,17 @@
 // mpirun -n 2 mgq-rt-mpi-check [BYTES]: exercises the MPI transport, with one
 // message of BYTES at the end. Rank 0 prints "ok".
 //
+// mpirun -n 4 mgq-rt-mpi-check stop: one rank stops, the others wait for it in
+// a gather, which must fail.
+//
 //===----------------------------------------------------------------------===//
 
 #include "runtime/src/common/Group.h"
 #include "runtime/src/common/Trace.h"
 #include "runtime/src/local/Plugin.h"
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <unistd.h>
 
@@ -80,8 +85,26 @@ static void large(Group &group, int64_t bytes) {
     require(block[i] == static_cast<int32_t>(i), "a large message");
 }
 
+/// The last rank stops; those that wait do not keep each other alive.
+static int waitForStopped() {
+  mgq_transport *transport = openPlugin("mpi", MGQ_PLUGIN_FOLDER, 1);
+  Group group(*transport);
+  group.allGather(0);
+  if (group.rank() == group.size() - 1)
+    raise(SIGSTOP);
+  usleep(20000 * group.rank()); // Beats are to be out of step.
+  try {
+    group.allGather(0);
+  } catch (const Error &error) {
+    transport->abort(transport->self, error.what());
+  }
+  return 0;
+}
+
 int main(int argc, char **argv) {
   try {
+    if (argc > 1 && strcmp(argv[1], "stop") == 0)
+      return waitForStopped();
     mgq_transport *transport = openPlugin("mpi", MGQ_PLUGIN_FOLDER, 30);
     Group group(*transport);
     exchange(group);

@@ -71,6 +71,19 @@ TEST_F(Mpi, MessagesArrive) {
   EXPECT_EQ(result.output, "ok\n");
 }
 
+// Ranks that wait together for a stopped one hear each other's heartbeats.
+TEST_F(Mpi, StoppedRankIsMissedInAGather) {
+  auto start = std::chrono::steady_clock::now();
+  RunResult result = runToy(
+      dir,
+      {"!mpirun", "-n", "4", "--bind-to", "none", MGQ_MPI_CHECK_PATH, "stop"},
+      environment());
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_NE(result.status, 0);
+  EXPECT_THAT(result.error + result.output,
+              HasSubstr("waits for the others: no sign of life for 1 s"));
+}
+
 TEST_F(Mpi, ProcessesChangeNoBit) {
   for (std::vector<std::string> plan :
        {std::vector<std::string>{"TOY_STAGES=2"},

@@ -26,6 +26,7 @@ static std::vector<float> valuesOf(int replica, int64_t count) {
 static void check(int replicas, int64_t count, int64_t roomBytes) {
   mgq_op op = {};
   op.kind = MGQ_OP_ALL_REDUCE;
+  op.bytes = count * 4;
   mgq_rank rank = {};
   rank.ops = &op;
   rank.op_count = 1;
@@ -69,9 +70,11 @@ TEST(Reducer, AddsInTheOrderOfReplicas) {
           check(replicas, count, room);
 }
 
-TEST(Reducer, NeedsRoom) {
+// A stage that owns no trained parameter has nothing to reduce.
+TEST(Reducer, NeedsRoomForWhatItReduces) {
   mgq_op op = {};
   op.kind = MGQ_OP_ALL_REDUCE;
+  op.bytes = 4;
   mgq_rank rank = {};
   rank.ops = &op;
   rank.op_count = 1;
@@ -85,4 +88,7 @@ TEST(Reducer, NeedsRoom) {
   RankView view(program, 0);
   Arena arena(1024);
   EXPECT_THROW(Reducer(view, arena, group), Error);
+  op.bytes = 0;
+  rank.exchange_bytes = 0;
+  EXPECT_EQ(Reducer(view, arena, group).allReduce(arena.at(0), 0), 0);
 }

@@ -98,10 +98,10 @@ void OpList::prepareCompute(Entry &entry, const Slots &slots) {
     entry.loss = scalar(tables.loss);
   if (op.kind == MGQ_OP_EVALUATE && hasLoss)
     entry.loss = scalar(tables.evaluate_loss);
-  if (op.kind == MGQ_OP_BACKWARD && hasLoss)
-    entry.seed = scalar(tables.seed);
   if (op.kind != MGQ_OP_BACKWARD && op.kind != MGQ_OP_WEIGHT)
     return;
+  if (hasLoss)
+    entry.seed = scalar(tables.seed);
   entry.grads.resize(chunk.grad_count);
   for (int32_t i = 0; i < chunk.grad_count; ++i) {
     const mgq_grad &grad = chunk.grads[i];

@@ -20,7 +20,9 @@ Reducer::Reducer(const RankView &view, Arena &arena, Group &group)
   const mgq_rank &tables = view.tables;
   int64_t others = view.program.replicas - 1;
   requests.reserve(2 * others);
-  auto isReduce = [](const mgq_op &op) { return op.kind == MGQ_OP_ALL_REDUCE; };
+  auto isReduce = [](const mgq_op &op) {
+    return op.kind == MGQ_OP_ALL_REDUCE && op.bytes > 0;
+  };
   if (!others ||
       std::none_of(tables.ops, tables.ops + tables.op_count, isReduce))
     return;

@@ -23,29 +23,25 @@ Heartbeat::Heartbeat(double timeoutSeconds)
 
 Clock::time_point Heartbeat::lifeOf(int peer) const {
   Clock::rep life = 0;
-  if (peer >= 0)
-    life = lives[peer];
-  else
+  for (int hops = 0; peer >= 0 && hops < size; ++hops) {
+    life = std::max(life, lives[peer].call.load());
+    peer = lives[peer].waitsFor;
+  }
+  if (peer == everybody)
     for (int other = 0; other < size; ++other)
       if (other != rank)
-        life = std::max(life, lives[other].load());
+        life = std::max(life, lives[other].call.load());
   return Clock::time_point(Clock::duration(life));
-}
-
-Clock::time_point Heartbeat::ownLife() const {
-  Clock::time_point life{Clock::duration(lastCall)};
-  int peer = waitsFor;
-  return peer == -1 ? life : std::max(life, lifeOf(peer));
 }
 
 void Heartbeat::start(int ownRank, int ranks) {
   rank = ownRank;
   size = ranks;
-  lives = std::vector<std::atomic<Clock::rep>>(size);
-  for (std::atomic<Clock::rep> &life : lives)
-    life = Clock::now().time_since_epoch().count();
+  lives = std::vector<Life>(size);
+  for (Life &life : lives)
+    life.call = Clock::now().time_since_epoch().count();
   requests.assign(size, MPI_REQUEST_NULL);
-  ages.resize(size);
+  beats.resize(size);
   next = Clock::now() + interval;
   MPI_Comm_dup(MPI_COMM_WORLD, &world);
   MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
@@ -65,14 +61,15 @@ int Heartbeat::drain() {
       return code;
     if (!waiting)
       return MPI_SUCCESS;
-    double age = 0;
-    if (int code = MPI_Recv(&age, 1, MPI_DOUBLE, status.MPI_SOURCE, 0, world,
-                            MPI_STATUS_IGNORE))
+    Beat beat = {};
+    if (int code = MPI_Recv(&beat, sizeof beat, MPI_BYTE, status.MPI_SOURCE, 0,
+                            world, MPI_STATUS_IGNORE))
       return code;
-    Clock::rep life =
-        (Clock::now() - toDuration(age)).time_since_epoch().count();
-    std::atomic<Clock::rep> &known = lives[status.MPI_SOURCE];
-    known = std::max(known.load(), life);
+    Clock::rep call =
+        (Clock::now() - toDuration(beat.age)).time_since_epoch().count();
+    Life &known = lives[status.MPI_SOURCE];
+    known.call = std::max(known.call.load(), call);
+    known.waitsFor = static_cast<int>(beat.peer);
   }
 }
 
@@ -82,16 +79,18 @@ int Heartbeat::beat() {
   next = Clock::now() + interval;
   if (int code = drain())
     return code;
-  double age = std::chrono::duration<double>(Clock::now() - ownLife()).count();
+  Clock::time_point call{Clock::duration(lastCall)};
+  Beat mine = {std::chrono::duration<double>(Clock::now() - call).count(),
+               waitsFor};
   for (int peer = 0; peer < size; ++peer) {
     int done = 1;
     if (int code = MPI_Test(&requests[peer], &done, MPI_STATUS_IGNORE))
       return code;
     if (!done || peer == rank)
       continue; // It does not listen: nothing new is sent before it does.
-    ages[peer] = age;
-    if (int code = MPI_Isend(&ages[peer], 1, MPI_DOUBLE, peer, 0, world,
-                             &requests[peer]))
+    beats[peer] = mine;
+    if (int code = MPI_Isend(&beats[peer], sizeof mine, MPI_BYTE, peer, 0,
+                             world, &requests[peer]))
       return code;
   }
   return MPI_SUCCESS;

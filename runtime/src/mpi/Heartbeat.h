@@ -1,10 +1,11 @@
 //===- Heartbeat.h - Which processes are alive ---------------------*- C++
 //-*-===//
 //
-// Now and then a process tells all others how long ago it was last alive: when
-// its rank called the transport, or, while the rank waits for another, when
-// that one was. So a rank that waits for a slow one is as alive as that one,
-// and ranks that wait for each other in a ring grow silent together.
+// Now and then a process tells all others how long ago its rank called the
+// transport, and for whom the rank waits. One that waits is as alive as that
+// one, so whoever waits for it follows the chain: a rank behind a slow one is
+// not silent. Nobody passes on what it heard, or ranks that wait for each other
+// would keep each other alive by the time that messages take.
 //
 //===----------------------------------------------------------------------===//
 #ifndef MGQ_RUNTIME_MPI_HEARTBEAT_H
@@ -31,7 +32,8 @@ public:
   /// The rank waits for `peer`: -1: nobody, everybody: for all.
   void setWaitsFor(int peer) { waitsFor = peer; }
   static constexpr int everybody = -2;
-  /// When `peer` was last alive, as far as this process knows.
+  /// When `peer` was last alive, as far as this process knows: it, or one that
+  /// it waits for.
   Clock::time_point lifeOf(int peer) const;
 
   //===--- The communication thread ---===//
@@ -46,17 +48,26 @@ public:
   void stop();
 
 private:
-  Clock::time_point ownLife() const;
+  /// What a process tells.
+  struct Beat {
+    double age;   ///< Seconds since its last call.
+    int64_t peer; ///< For whom it waits.
+  };
+  /// What is known of a rank.
+  struct Life {
+    std::atomic<Clock::rep> call{0};
+    std::atomic<int> waitsFor{-1};
+  };
 
   std::atomic<Clock::rep> lastCall;
   std::atomic<int> waitsFor{-1};
-  std::vector<std::atomic<Clock::rep>> lives; ///< Of all ranks.
+  std::vector<Life> lives; ///< Of all ranks.
   Clock::duration interval{0};
   Clock::time_point next;
   int rank = 0, size = 1;
   MPI_Comm world = MPI_COMM_NULL;
   std::vector<MPI_Request> requests; ///< One to each rank.
-  std::vector<double> ages;          ///< What they send, seconds.
+  std::vector<Beat> beats;           ///< What they send.
 };
 
 } // namespace mgq::mpi
