@@ -22,6 +22,10 @@ bool mgq::parseDim(StringRef text, StringMap<int64_t> &dims) {
   return true;
 }
 
+/// Beyond these a plan takes minutes.
+static constexpr int64_t kMostRanks = 4096;
+static constexpr int64_t kMostMicroBatches = 16384;
+
 namespace {
 /// Every flag, once: name, help, and where it goes.
 struct Flags {
@@ -187,21 +191,31 @@ static ExitStatus checkFlags(const Flags &flags) {
   }
   struct Number {
     const cl::opt<int64_t> &flag;
-    int64_t least;
+    int64_t least, most;
     bool later; // values above the least are not supported yet
   };
-  const Number numbers[] = {{flags.stages, 1, 0},    {flags.replicas, 1, 0},
-                            {flags.ranks, 1, 0},     {flags.chunks, 1, 0},
-                            {flags.fp32Steps, 0, 1}, {flags.bf16Ramp, 0, 1}};
+  constexpr int64_t any = INT64_MAX;
+  const Number numbers[] = {
+      {flags.stages, 1, kMostRanks, 0}, {flags.replicas, 1, kMostRanks, 0},
+      {flags.ranks, 1, kMostRanks, 0},  {flags.chunks, 1, kMostRanks, 0},
+      {flags.fp32Steps, 0, any, 1},     {flags.bf16Ramp, 0, any, 1}};
   for (const Number &number : numbers) {
     int64_t value = number.flag.getValue();
     if (number.flag.getNumOccurrences() && value < number.least)
       return usage("--" + number.flag.ArgStr + "=" + Twine(value) +
                    ": expected " + Twine(number.least) + " or more");
+    if (value > number.most)
+      return usage("--" + number.flag.ArgStr + "=" + Twine(value) +
+                   ": expected at most " + Twine(number.most));
     if (number.later && value > number.least)
       return notYet("--" + number.flag.ArgStr + "=" + Twine(value),
                     Twine(number.least));
   }
+  StringRef schedule = flags.schedule.getValue();
+  if (flags.chunks > 1 && (schedule == "gpipe" || schedule == "one_f_one_b"))
+    return usage("--chunks=" + Twine(flags.chunks.getValue()) + ": " +
+                 schedule + " has one chunk a rank; expected " +
+                 "--schedule=interleaved, zero_bubble or auto");
   const cl::opt<std::string> *const later[] = {&flags.precisionOf,
                                                &flags.gpuArch};
   for (const cl::opt<std::string> *flag : later)
@@ -230,6 +244,10 @@ static ExitStatus readRanks(const Flags &flags, Options &options) {
     return usage("--ranks=" + Twine(options.ranks) + " is not " +
                  Twine(options.stages) + " stages x " +
                  Twine(options.replicas) + " replicas");
+  if (options.ranks > kMostRanks)
+    return usage(Twine(options.stages) + " stages x " +
+                 Twine(options.replicas) + " replicas: expected at most " +
+                 Twine(kMostRanks) + " ranks");
   return kSuccess;
 }
 
@@ -260,9 +278,9 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   if (StringRef(flags.microBatches).contains(':') || flags.globalBatch != 0)
     return notYet("--micro-batches=MIN:MAX", "--micro-batches=N");
   if (StringRef(flags.microBatches).getAsInteger(10, options.microBatches) ||
-      options.microBatches < 1)
+      options.microBatches < 1 || options.microBatches > kMostMicroBatches)
     return usage("--micro-batches=" + flags.microBatches +
-                 ": expected a number from 1");
+                 ": expected a number from 1 to " + Twine(kMostMicroBatches));
   for (StringRef dim : flags.dims)
     if (!parseDim(dim, options.dims))
       return usage("--dim=" + dim + ": expected NAME=N");

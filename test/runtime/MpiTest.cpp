@@ -187,10 +187,13 @@ TEST_F(Mpi, RanksCompareProgramsAndOptions) {
               HasSubstr("rank 1 has another --learning-rate than rank 0"));
   Tensors data = pipeData(18, 5);
   writeFile(dir / "e.safetensors", tensorFile(data));
-  std::vector<std::string> fewer = plain;
-  fewer[2] = "e.safetensors";
-  EXPECT_THAT(pair(plain, fewer),
+  std::vector<std::string> others = plain;
+  others[2] = "e.safetensors";
+  EXPECT_THAT(pair(plain, others),
               HasSubstr("rank 1 has 18 records of --data, rank 0 has 19"));
+  writeFile(dir / "e.safetensors", tensorFile(pipeData(19, 6)));
+  EXPECT_THAT(pair(plain, others),
+              HasSubstr("rank 1 has other values in --data than rank 0"));
 }
 
 // Waits are longer than the timeout, but who is waited for computes.

@@ -73,6 +73,21 @@ DataReader::DataReader(const mgq_program &program,
     open(path);
 }
 
+uint64_t DataReader::fingerprint() const {
+  static constexpr int64_t sampledRecords = 64, sampledBytes = 4096;
+  uint64_t hash = MGQ_HASH_START;
+  for (const std::unique_ptr<Part> &part : parts)
+    for (const Column &column : part->columns) {
+      int64_t bytes = std::min(sampledBytes, column.recordBytes);
+      int64_t count = std::min(sampledRecords, part->records);
+      for (int64_t i = 0; i < count; ++i) {
+        int64_t record = i * part->records / count;
+        hash = mgq_hash(hash, column.data + record * column.recordBytes, bytes);
+      }
+    }
+  return hash;
+}
+
 void DataReader::open(const std::string &path) {
   parts.push_back(std::make_unique<Part>(path));
   Part &part = *parts.back();

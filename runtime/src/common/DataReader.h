@@ -25,6 +25,9 @@ public:
 
   int64_t records() const { return recordCount; }
 
+  /// A hash of a sample of the values of all inputs, whole if there are few.
+  uint64_t fingerprint() const;
+
   /// Copies input `input` of a record to `target` (the input's bytes).
   /// Normalises U8 images, makes booleans 0 or 1. Allocates nothing.
   void load(int64_t record, int32_t input, std::byte *target) const;

@@ -90,12 +90,24 @@ void mgq::rt::checkSameOptions(const Options &options, Group &group) {
                                       rank, list[i].name));
 }
 
-void mgq::rt::checkSameNumber(int64_t number, const char *what, Group &group) {
+static void checkSameNumber(int64_t number, const std::string &what,
+                            Group &group) {
   std::vector<int64_t> all = group.allGather(number);
   for (int32_t rank = 1; rank < group.size(); ++rank)
     if (all[rank] != all[0])
       throw CommonError(fmt::format("rank {} has {} {}, rank 0 has {}", rank,
                                     all[rank], what, all[0]));
+}
+
+void mgq::rt::checkSameData(const DataReader &data, const char *option,
+                            Group &group) {
+  checkSameNumber(data.records(), fmt::format("records of {}", option), group);
+  std::vector<uint64_t> all = group.allGather(data.fingerprint());
+  for (int32_t rank = 1; rank < group.size(); ++rank)
+    if (all[rank] != all[0])
+      throw CommonError(fmt::format("rank {} has other values in {} than rank "
+                                    "0; all ranks must read the same data",
+                                    rank, option));
 }
 
 Orders mgq::rt::ordersOf(const Options &options) {

@@ -3,6 +3,7 @@
 #ifndef MGQ_RUNTIME_COMMON_SETUP_H
 #define MGQ_RUNTIME_COMMON_SETUP_H
 
+#include "runtime/src/common/DataReader.h"
 #include "runtime/src/common/Group.h"
 #include "runtime/src/common/Options.h"
 
@@ -14,8 +15,9 @@ void checkSameProgram(const mgq_program &program, Group &group);
 /// Throws Error on all ranks if an option that must agree does not, naming it.
 void checkSameOptions(const Options &options, Group &group);
 
-/// Throws Error on all ranks if `number` differs. `what`: "records of --data".
-void checkSameNumber(int64_t number, const char *what, Group &group);
+/// Throws Error on all ranks if one reads other data, as far as a sample tells.
+/// `option`: "--data".
+void checkSameData(const DataReader &data, const char *option, Group &group);
 
 /// Rank 0's options about files that it alone reads and writes.
 struct Orders {

@@ -34,9 +34,9 @@ void Trainer::setUp() {
   group.agree([&] { makeParts(); });
   group.agree([&] { openData(); });
   if (data)
-    checkSameNumber(data->records(), "records of --data", group);
+    checkSameData(*data, "--data", group);
   if (evalData)
-    checkSameNumber(evalData->records(), "records of --eval-data", group);
+    checkSameData(*evalData, "--eval-data", group);
   resume();
   group.agree([&] {
     executor->runPrepareFrozen();
