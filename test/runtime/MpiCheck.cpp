@@ -3,8 +3,8 @@
 // mpirun -n 2 mgq-rt-mpi-check [BYTES]: exercises the MPI transport, with one
 // message of BYTES at the end. Rank 0 prints "ok".
 //
-// mpirun -n 4 mgq-rt-mpi-check stop: one rank stops, the others wait for it in
-// a gather, which must fail.
+// mpirun -n 4 mgq-rt-mpi-check stop|chain: one rank stops, the others wait for
+// it in a gather, or each for the next one, which must fail.
 //
 //===----------------------------------------------------------------------===//
 
@@ -86,7 +86,7 @@ static void large(Group &group, int64_t bytes) {
 }
 
 /// The last rank stops; those that wait do not keep each other alive.
-static int waitForStopped() {
+static int waitForStopped(bool inChain) {
   mgq_transport *transport = openPlugin("mpi", MGQ_PLUGIN_FOLDER, 1);
   Group group(*transport);
   group.allGather(0);
@@ -94,7 +94,10 @@ static int waitForStopped() {
     raise(SIGSTOP);
   usleep(20000 * group.rank()); // Beats are to be out of step.
   try {
-    group.allGather(0);
+    if (inChain)
+      group.receiveNow(nullptr, 0, group.rank() + 1, 11);
+    else
+      group.allGather(0);
   } catch (const Error &error) {
     transport->abort(transport->self, error.what());
   }
@@ -104,7 +107,9 @@ static int waitForStopped() {
 int main(int argc, char **argv) {
   try {
     if (argc > 1 && strcmp(argv[1], "stop") == 0)
-      return waitForStopped();
+      return waitForStopped(false);
+    if (argc > 1 && strcmp(argv[1], "chain") == 0)
+      return waitForStopped(true);
     mgq_transport *transport = openPlugin("mpi", MGQ_PLUGIN_FOLDER, 30);
     Group group(*transport);
     exchange(group);

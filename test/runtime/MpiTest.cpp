@@ -72,16 +72,25 @@ TEST_F(Mpi, MessagesArrive) {
 }
 
 // Ranks that wait together for a stopped one hear each other's heartbeats.
-TEST_F(Mpi, StoppedRankIsMissedInAGather) {
-  auto start = std::chrono::steady_clock::now();
-  RunResult result = runToy(
-      dir,
-      {"!mpirun", "-n", "4", "--bind-to", "none", MGQ_MPI_CHECK_PATH, "stop"},
-      environment());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
-  EXPECT_NE(result.status, 0);
-  EXPECT_THAT(result.error + result.output,
+TEST_F(Mpi, StoppedRankIsMissed) {
+  auto errors = [&](const std::string &how) {
+    auto start = std::chrono::steady_clock::now();
+    RunResult result = runToy(
+        dir,
+        {"!mpirun", "-n", "4", "--bind-to", "none", MGQ_MPI_CHECK_PATH, how},
+        environment());
+    EXPECT_LT(std::chrono::steady_clock::now() - start,
+              std::chrono::seconds(10));
+    EXPECT_NE(result.status, 0);
+    return result.error + result.output;
+  };
+  EXPECT_THAT(errors("stop"),
               HasSubstr("waits for the others: no sign of life for 1 s"));
+  // Whoever says it, it is the one at the end of the chain.
+  std::string text = errors("chain");
+  EXPECT_THAT(text, HasSubstr("rank 2 waits for rank 3: no sign of life"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("waits for rank 1")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("waits for rank 2")));
 }
 
 TEST_F(Mpi, ProcessesChangeNoBit) {

@@ -34,6 +34,16 @@ Clock::time_point Heartbeat::lifeOf(int peer) const {
   return Clock::time_point(Clock::duration(life));
 }
 
+void Heartbeat::followWaits(int &waiting, int &awaited) const {
+  for (int hops = 0; awaited >= 0 && hops < size; ++hops) {
+    int next = lives[awaited].waitsFor;
+    if (next == -1)
+      return;
+    waiting = awaited;
+    awaited = next;
+  }
+}
+
 void Heartbeat::start(int ownRank, int ranks) {
   rank = ownRank;
   size = ranks;

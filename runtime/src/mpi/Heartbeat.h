@@ -36,6 +36,9 @@ public:
   /// it waits for.
   Clock::time_point lifeOf(int peer) const;
 
+  /// Who waits for whom at the end of the chain that begins with `waiting`.
+  void followWaits(int &waiting, int &awaited) const;
+
   //===--- The communication thread ---===//
 
   void start(int rank, int size);

@@ -188,11 +188,14 @@ int32_t MpiTransport::wait(int64_t request) {
         heartbeat.lifeOf(gathers ? Heartbeat::everybody : command.peer) + span;
     if (limit > Clock::now())
       continue;
+    int waiting = table.rank,
+        awaited = gathers ? Heartbeat::everybody : command.peer;
+    heartbeat.followWaits(waiting, awaited);
     char text[160], peer[32] = "the others";
-    if (!gathers)
-      snprintf(peer, sizeof peer, "rank %d", command.peer);
+    if (awaited >= 0)
+      snprintf(peer, sizeof peer, "rank %d", awaited);
     snprintf(text, sizeof text,
-             "rank %d waits for %s: no sign of life for %g s", table.rank, peer,
+             "rank %d waits for %s: no sign of life for %g s", waiting, peer,
              timeout);
     return fault(text);
   }
