@@ -20,9 +20,10 @@ struct PlanOptions {
   std::string frozen = "auto";
   std::string precision = "f32";
   std::string target = "cpu";
-  std::string cluster;           ///< File; empty: this machine.
-  std::string profile;           ///< File; empty: none.
-  /// Of each device's memory that plans leave free: what an earlier plan lacked.
+  std::string cluster; ///< File; empty: this machine.
+  std::string profile; ///< File; empty: none.
+  /// Of each device's memory that plans leave free: what an earlier plan
+  /// lacked.
   int64_t reserveBytes = 0;
   std::vector<std::string> cuts; ///< First layers of later stages.
 };

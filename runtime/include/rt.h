@@ -282,8 +282,8 @@ typedef struct mgq_rank {
   mgq_ref count_place; /* f32: sum of label weights */
 
   /* On the rank of the loss, else MGQ_SPACE_NONE. f32. */
-  mgq_ref loss;          /* written by the forward sequence: sum, or mean */
-  mgq_ref seed;          /* gradient of it, read by the backward and weight sequences */
+  mgq_ref loss; /* written by the forward sequence: sum, or mean */
+  mgq_ref seed; /* gradient of it, read by the backward and weight sequences */
   mgq_ref evaluate_loss; /* written by the evaluate sequence */
   int32_t loss_chunk;    /* local index of the chunk, -1: not here */
 
