@@ -6,15 +6,6 @@ using namespace mlir;
 using namespace mgq::pipe;
 namespace nn = mgq::nn;
 
-/// Whether a value is a graph input.
-static bool isInput(Value value) {
-  auto argument = dyn_cast<BlockArgument>(value);
-  if (!argument)
-    return false;
-  auto function = cast<func::FuncOp>(argument.getOwner()->getParentOp());
-  return bool(function.getArgAttr(argument.getArgNumber(), nn::kInputAttr));
-}
-
 SequenceKind ChunkLayout::sequenceAt(int64_t step) const {
   SequenceKind kind = SequenceKind::Forward;
   for (const Sequence &sequence : sequences)
@@ -46,7 +37,7 @@ ChunkLayout::ChunkLayout(const StepGraph &graph, int64_t chunk,
        {SequenceKind::Forward, SequenceKind::Backward, SequenceKind::Weight}) {
     bool isForward = kind == SequenceKind::Forward;
     bool isWeight = kind == SequenceKind::Weight;
-    sequences.push_back({kind, step, step});
+    sequences.push_back({kind, step});
     // What arrives. A gradient that weight calls alone read arrives before
     // backward, which is then empty.
     if (!isWeight)
@@ -85,7 +76,7 @@ ChunkLayout::ChunkLayout(const StepGraph &graph, int64_t chunk,
           use(crossing.value, step);
           sent.push_back(crossing.value);
         }
-    sequences.back().last = step++;
+    ++step;
   }
   // What leaves has room of its own: it may still be on its way when the next
   // micro-batch enters the slot.
@@ -102,7 +93,7 @@ ChunkLayout::ChunkLayout(const StepGraph &graph, int64_t chunk,
 
 void ChunkLayout::place(bool oneSlot) {
   SmallVector<Lifetime> inSlot;
-  std::array<SmallVector<Lifetime>, 7> inShared;
+  std::array<SmallVector<Lifetime>, kSequenceKinds> inShared;
   for (PlacedValue &value : placed) {
     value.inSlot |= oneSlot;
     (value.inSlot ? inSlot : inShared[static_cast<int>(value.kind)])
@@ -110,7 +101,7 @@ void ChunkLayout::place(bool oneSlot) {
   }
   slots = layOut(inSlot);
   shared = 0;
-  std::array<size_t, 7> next = {};
+  std::array<size_t, kSequenceKinds> next = {};
   for (SmallVector<Lifetime> &lifetimes : inShared)
     shared = std::max(shared, layOut(lifetimes));
   size_t nextSlot = 0;

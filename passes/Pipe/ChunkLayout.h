@@ -50,7 +50,7 @@ public:
 private:
   struct Sequence {
     SequenceKind kind;
-    int64_t first, last; // steps
+    int64_t first; // step
   };
   SequenceKind sequenceAt(int64_t step) const;
   void add(mlir::Value value, int64_t begin);
@@ -59,7 +59,7 @@ private:
   llvm::SmallVector<PlacedValue> placed;
   llvm::DenseMap<mlir::Value, size_t> index;
   llvm::SmallVector<Sequence> sequences;
-  std::array<llvm::SmallVector<mlir::Value>, 7> loaded;
+  std::array<llvm::SmallVector<mlir::Value>, kSequenceKinds> loaded;
   int64_t slots = 0, shared = 0;
 };
 

@@ -2,9 +2,8 @@
 
 #include "passes/Pipe/PlanModel.h"
 
-#include "passes/Pipe/StepGraph.h"
+#include "passes/Pipe/RankMemory.h"
 
-#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
@@ -37,13 +36,7 @@ static bool dependsOnInputsAlone(func::CallOp call,
                                  const llvm::DenseSet<Operation *> &others) {
   return phaseOf(call) == SequenceKind::Forward &&
          llvm::all_of(call.getOperands(), [&](Value operand) {
-           if (auto argument = dyn_cast<BlockArgument>(operand)) {
-             auto function =
-                 cast<func::FuncOp>(argument.getOwner()->getParentOp());
-             return bool(
-                 function.getArgAttr(argument.getArgNumber(), nn::kInputAttr));
-           }
-           return others.contains(operand.getDefiningOp());
+           return isInput(operand) || others.contains(operand.getDefiningOp());
          });
 }
 
@@ -89,7 +82,7 @@ public:
           const PlanOptions &options)
       : module(module), layers(layers), symbols(module),
         isLayered(options.precision != "f32"),
-        usesPanels(options.target == "cpu") {
+        usesPanels(options.target == "cpu"), kernels(module) {
     for (auto [i, layer] : llvm::enumerate(layers)) {
       owner[layer.forward] = i;
       for (func::CallOp call : layer.backward)
@@ -97,8 +90,6 @@ public:
       for (func::CallOp call : layer.weight)
         owner[call] = i;
     }
-    if (auto code = module.lookupSymbol<ModuleOp>("kernels"))
-      kernels.emplace(code);
   }
 
   planner::ModelCosts run();
@@ -108,9 +99,6 @@ private:
   void addWeights(const ModelLayer &layer, planner::LayerCosts &costs);
   void addResiduals(ModelLayer layer, planner::LayerCosts &costs);
   void addCuts(planner::ModelCosts &model);
-  FlatSymbolRefAttr packFunction(func::CallOp call, unsigned operand);
-  int64_t panelBytes(FlatSymbolRefAttr pack);
-  int64_t scratchBytes(func::CallOp call);
   double traffic(func::CallOp call);
   int64_t activationBytes(Value value) const {
     int64_t bytes = byteSize(value.getType());
@@ -133,39 +121,12 @@ private:
   ArrayRef<ModelLayer> layers;
   SymbolTable symbols;
   bool isLayered, usesPanels;
-  std::optional<SymbolTable> kernels;
+  Kernels kernels; // none before phase `kernels`
   llvm::DenseMap<Operation *, int64_t> owner;
   llvm::DenseSet<Value> counted;
 };
 
 } // namespace
-
-/// The function that packs a weight for a kernel, null: the kernel reads it as
-/// it is stored.
-FlatSymbolRefAttr Measure::packFunction(func::CallOp call, unsigned operand) {
-  auto kernel =
-      kernels ? kernels->lookup<LLVM::LLVMFuncOp>(call.getCallee()) : nullptr;
-  auto packed =
-      kernel ? kernel->getAttrOfType<ArrayAttr>("nn.packed") : nullptr;
-  return packed ? dyn_cast<FlatSymbolRefAttr>(packed[operand]) : nullptr;
-}
-
-int64_t Measure::panelBytes(FlatSymbolRefAttr pack) {
-  auto args = kernels->lookup<LLVM::LLVMFuncOp>(pack.getValue())
-                  ->getAttrOfType<ArrayAttr>("nn.args");
-  auto type = cast<MemRefType>(cast<TypeAttr>(args[1]).getValue());
-  return byteSize(
-      RankedTensorType::get(type.getShape(), type.getElementType()));
-}
-
-/// Bytes of scratch of a call, 0 before `kernels`.
-int64_t Measure::scratchBytes(func::CallOp call) {
-  auto kernel =
-      kernels ? kernels->lookup<LLVM::LLVMFuncOp>(call.getCallee()) : nullptr;
-  auto bytes =
-      kernel ? kernel->getAttrOfType<IntegerAttr>("nn.scratch_bytes") : nullptr;
-  return bytes ? bytes.getInt() : 0;
-}
 
 /// Operands and results once each: what a fused kernel moves at least.
 double Measure::traffic(func::CallOp call) {
@@ -221,10 +182,11 @@ void Measure::addWeights(const ModelLayer &layer, planner::LayerCosts &costs) {
           costs.optimizerBytes += elements * 8;
         }
       } else if (usesPanels) {
-        FlatSymbolRefAttr pack = packFunction(call, i);
-        if (pack && seenPanels.insert({param.getSymNameAttr(), pack}).second)
-          costs.weightBytes +=
-              isLayered ? panelBytes(pack) / 2 : panelBytes(pack);
+        FlatSymbolRefAttr pack = kernels.packFunction(call, i);
+        if (pack && seenPanels.insert({param.getSymNameAttr(), pack}).second) {
+          int64_t bytes = kernels.panelBytes(pack.getValue());
+          costs.weightBytes += isLayered ? bytes / 2 : bytes;
+        }
       } else if (isNew) {
         costs.weightBytes +=
             isLayered ? elements * 2 : byteSize(param.getTensorType());
@@ -255,7 +217,7 @@ void Measure::addResiduals(ModelLayer layer, planner::LayerCosts &costs) {
     if (makerOf(operand) >= 0)
       costs.inputBytes += activationBytes(operand);
   for (func::CallOp call : callsOf(layer)) {
-    int64_t bytes = scratchBytes(call);
+    int64_t bytes = kernels.scratchBytes(call.getCallee());
     for (Value operand : call.getOperands())
       if (!operand.getDefiningOp<nn::ParamRefOp>())
         bytes += activationBytes(operand);

@@ -46,8 +46,8 @@ llvm::StringRef instanceOf(mlir::func::CallOp call);
 /// FLOPs of one run of a layer function, before or after `kernels`.
 int64_t flopsOf(mlir::ModuleOp module, llvm::StringRef callee);
 
-/// Costs of a module's layers. `usesPanels`: frozen weights take the room of
-/// the panels that kernels read; else that of their stored elements.
+/// Costs of a module's layers. For the CPU frozen weights take the room of the
+/// panels that kernels read; else that of their elements.
 planner::ModelCosts measureModel(mlir::ModuleOp module,
                                  llvm::ArrayRef<ModelLayer> layers,
                                  const PlanOptions &options);

@@ -20,13 +20,16 @@ LLVM::LLVMFuncOp Kernels::find(StringRef name) const {
 }
 
 int64_t Kernels::scratchBytes(StringRef name) const {
-  auto bytes = find(name)->getAttrOfType<IntegerAttr>("nn.scratch_bytes");
+  LLVM::LLVMFuncOp code = find(name);
+  auto bytes =
+      code ? code->getAttrOfType<IntegerAttr>("nn.scratch_bytes") : nullptr;
   return bytes ? bytes.getInt() : 0;
 }
 
 FlatSymbolRefAttr Kernels::packFunction(func::CallOp call,
                                         unsigned operand) const {
-  auto packed = find(call.getCallee())->getAttrOfType<ArrayAttr>("nn.packed");
+  LLVM::LLVMFuncOp code = find(call.getCallee());
+  auto packed = code ? code->getAttrOfType<ArrayAttr>("nn.packed") : nullptr;
   return packed ? dyn_cast<FlatSymbolRefAttr>(packed[operand])
                 : FlatSymbolRefAttr();
 }

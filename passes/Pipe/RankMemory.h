@@ -18,7 +18,8 @@
 
 namespace mgq::pipe {
 
-/// Code of layer functions, by name.
+/// Code of layer functions, by name. Before phase `kernels` there is none: no
+/// weight is packed, no call has scratch.
 class Kernels {
 public:
   explicit Kernels(mlir::ModuleOp module);

@@ -14,6 +14,14 @@ SequenceKind mgq::pipe::phaseOf(func::CallOp call) {
                             : SequenceKind::Forward;
 }
 
+bool mgq::pipe::isInput(Value value) {
+  auto argument = dyn_cast<BlockArgument>(value);
+  if (!argument)
+    return false;
+  auto function = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+  return bool(function.getArgAttr(argument.getArgNumber(), nn::kInputAttr));
+}
+
 int64_t mgq::pipe::byteSize(Type type) {
   auto tensor = cast<RankedTensorType>(type);
   int64_t bits = std::max(8u, tensor.getElementType().getIntOrFloatBitWidth());

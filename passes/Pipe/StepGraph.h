@@ -18,6 +18,12 @@ namespace mgq::pipe {
 /// Phase of a call of @train: forward, backward or weight.
 SequenceKind phaseOf(mlir::func::CallOp call);
 
+/// Whether a value is a graph input: an argument of @train, @model or @count.
+bool isInput(mlir::Value value);
+
+/// Kinds of sequences.
+inline constexpr int kSequenceKinds = getMaxEnumValForSequenceKind() + 1;
+
 /// Bytes of a tensor, dense; a boolean takes one byte.
 int64_t byteSize(mlir::Type type);
 
@@ -102,8 +108,7 @@ public:
   static int64_t chunkOf(mlir::func::CallOp call);
 
 private:
-  static constexpr int kKinds = 7;
-  std::vector<std::array<llvm::SmallVector<mlir::func::CallOp>, kKinds>>
+  std::vector<std::array<llvm::SmallVector<mlir::func::CallOp>, kSequenceKinds>>
       sequences;
   std::vector<llvm::SmallVector<int64_t>> stages; // by chunk
   std::vector<bool> splitsWeight;                 // by chunk

@@ -66,6 +66,14 @@ class Test:
         )
         return executable
 
+    def check_same_runs(self, first, second, steps):
+        """The log NAME.jsonl and the checkpoints of each step in NAME are equal."""
+        logs = [read_log(self.work / f"{name}.jsonl") for name in (first, second)]
+        self.check(logs[0] == logs[1], "log")
+        folders = [read_folder(self.work / name) for name in (first, second)]
+        self.check(len(folders[0]) == 3 * steps, "a checkpoint of each step")
+        self.check(folders[0] == folders[1], "checkpoints")
+
     def end(self):
         sys.exit(int(self.failed))
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 
-from harness import DATA, LORA, Test, read_folder, read_log
+from harness import DATA, LORA, Test
 
 STEPS = 150
 KILLS = 20
@@ -87,11 +87,7 @@ def main():
     test.check(slowest < 10, f"all ranks ended within {slowest:.1f} s")
     test.check(named == KILLS, f"{named} messages name the rank")
     test.check(KILLS < reached[-1] < STEPS, f"{KILLS} kills at steps {reached}")
-    whole, killed = (read_log(test.work / f"{name}.jsonl") for name in ("whole", "killed"))
-    test.check(whole == killed, "log")
-    whole, killed = (read_folder(test.work / name) for name in ("whole", "killed"))
-    test.check(len(whole) == 3 * STEPS, "a checkpoint of each step")
-    test.check(whole == killed, "checkpoints")
+    test.check_same_runs("whole", "killed", STEPS)
     test.end()
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 
-from harness import DATA, LORA, Test, read_folder, read_log
+from harness import DATA, LORA, Test
 
 STEPS = 150
 KILLS = 20
@@ -66,12 +66,7 @@ def main():
 
     test.check(reached[-1] < STEPS, f"{KILLS} kills at steps {reached}")
     test.check(reached[-1] > KILLS, "killed runs made progress")
-    whole, killed = (read_log(test.work / f"{name}.jsonl") for name in ("whole", "killed"))
-    test.check([line["loss"] for line in whole] == [line["loss"] for line in killed], "losses")
-    test.check(whole == killed, "log")
-    whole, killed = (read_folder(test.work / name) for name in ("whole", "killed"))
-    test.check(len(whole) == 3 * STEPS, "a checkpoint of each step")
-    test.check(whole == killed, "checkpoints")
+    test.check_same_runs("whole", "killed", STEPS)
     test.end()
 
 

@@ -50,16 +50,6 @@ struct Mpi : testing::Test {
                 std::vector<std::string> more) {
     return runToy(dir, mpirun(ranks, toy(std::move(more))), environment(plan));
   }
-
-  std::vector<json> log(const std::string &name) {
-    std::vector<json> lines;
-    std::istringstream text(readFile(dir / name));
-    for (std::string line; std::getline(text, line);) {
-      lines.push_back(json::parse(line));
-      lines.back().erase("step_seconds");
-    }
-    return lines;
-  }
 };
 } // namespace
 
@@ -118,7 +108,7 @@ TEST_F(Mpi, ProcessesChangeNoBit) {
     RunResult result = run(ranks, plan, options("mpi"));
     ASSERT_EQ(result.status, 0) << result.error;
     EXPECT_THAT(result.output, HasSubstr("bubble"));
-    EXPECT_EQ(log("mpi.log"), log("threads.log"));
+    EXPECT_EQ(readLog(dir / "mpi.log"), readLog(dir / "threads.log"));
     for (const char *name : {"model", "optimizer"}) {
       std::string file = std::string("/checkpoint-9/") + name + ".safetensors";
       EXPECT_EQ(readFile(dir / "mpi" + file), readFile(dir / "threads" + file));
@@ -221,10 +211,10 @@ TEST_F(Mpi, InterruptStopsAll) {
                                "exec \"$0\" \"$@\""});
   Process process(dir.path, mpirun(2, words),
                   environment({"TOY_STAGES=2", "TOY_SLEEP=1000"}));
-  for (int i = 0; i < 1000 && log("out.log").size() < 3; ++i)
+  for (int i = 0; i < 1000 && readLog(dir / "out.log").size() < 3; ++i)
     usleep(10000);
   ::kill(std::stoi(readFile(dir / "1")), SIGINT);
   EXPECT_EQ(process.wait(), 130) << process.error();
   EXPECT_TRUE(fileExists(dir / "out/checkpoint-" +
-                         std::to_string(log("out.log").size())));
+                         std::to_string(readLog(dir / "out.log").size())));
 }

@@ -49,16 +49,6 @@ struct Pipeline : testing::Test {
     return result;
   }
 
-  std::vector<json> log(const std::string &name) {
-    std::vector<json> lines;
-    std::istringstream text(readFile(dir / name));
-    for (std::string line; std::getline(text, line);) {
-      lines.push_back(json::parse(line));
-      lines.back().erase("step_seconds");
-    }
-    return lines;
-  }
-
   void expectSameTensors(const std::string &a, const std::string &b) {
     for (const char *name : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(readFile(dir / a + "/" + name), readFile(dir / b + "/" + name))
@@ -90,11 +80,11 @@ TEST_F(Pipeline, StagesChangeNoBit) {
     run(plan, {"--steps=12", "--output-dir=many", "--log-file=many.log",
                "--dump-gradients=many.grad", "--eval-data", "d.safetensors",
                "--eval-steps=5"});
-    EXPECT_EQ(log("many.log"), log("one.log"));
+    EXPECT_EQ(readLog(dir / "many.log"), readLog(dir / "one.log"));
     expectSameTensors("many/checkpoint-12", "one/checkpoint-12");
     EXPECT_EQ(readFile(dir / "many.grad"), readFile(dir / "one.grad"));
   }
-  std::vector<json> lines = log("one.log");
+  std::vector<json> lines = readLog(dir / "one.log");
   EXPECT_LT(lines[11]["loss"].get<double>(), lines[0]["loss"].get<double>());
   EXPECT_TRUE(lines[4].contains("eval_accuracy"));
 }
@@ -104,7 +94,7 @@ TEST_F(Pipeline, ReplicasSplitTheStep) {
   std::vector<std::string> options = {"--steps=8", "--log-file=one.log",
                                       "--output-dir=one"};
   run({"TOY_STAGES=1", "TOY_MICRO_BATCHES=6"}, options);
-  std::vector<json> expected = log("one.log");
+  std::vector<json> expected = readLog(dir / "one.log");
   for (std::vector<std::string> plan :
        {std::vector<std::string>{"TOY_STAGES=1", "TOY_REPLICAS=2",
                                  "TOY_MICRO_BATCHES=3"},
@@ -114,7 +104,7 @@ TEST_F(Pipeline, ReplicasSplitTheStep) {
          "TOY_CHUNKS=2"}}) {
     SCOPED_TRACE(testing::PrintToString(plan));
     run(plan, {"--steps=8", "--log-file=many.log", "--output-dir=many"});
-    std::vector<json> lines = log("many.log");
+    std::vector<json> lines = readLog(dir / "many.log");
     ASSERT_EQ(lines.size(), expected.size());
     for (size_t i = 0; i < lines.size(); ++i) {
       for (const char *key : {"loss", "grad_norm"})
@@ -130,7 +120,7 @@ TEST_F(Pipeline, ReplicasSplitTheStep) {
       {"--steps=8", "--log-file=a.log", "--output-dir=a"});
   run({"TOY_STAGES=3", "TOY_REPLICAS=2", "TOY_MICRO_BATCHES=3"},
       {"--steps=8", "--log-file=b.log", "--output-dir=b"});
-  EXPECT_EQ(log("a.log"), log("b.log"));
+  EXPECT_EQ(readLog(dir / "a.log"), readLog(dir / "b.log"));
   expectSameTensors("a/checkpoint-8", "b/checkpoint-8");
 }
 
@@ -143,8 +133,8 @@ TEST_F(Pipeline, EvaluationChangesNoBit) {
          std::string("TOY_REPLICAS=") + replicas},
         {"--steps=1", "--learning-rate=0", "--eval-data", "e.safetensors",
          "--log-file=log"});
-    losses.push_back(log("log")[0]["eval_loss"]);
-    losses.push_back(log("log")[0]["eval_accuracy"]);
+    losses.push_back(readLog(dir / "log")[0]["eval_loss"]);
+    losses.push_back(readLog(dir / "log")[0]["eval_accuracy"]);
   }
   EXPECT_EQ(losses[2], losses[0]);
   EXPECT_EQ(losses[3], losses[1]);
@@ -159,7 +149,7 @@ TEST_F(Pipeline, SkipsNonfiniteSteps) {
         {"--steps=6", "--learning-rate=1e38", "--max-grad-norm=0",
          "--on-nonfinite=skip", std::string("--log-file=log") + stages,
          std::string("--summary=sum") + stages});
-  EXPECT_EQ(log("log3"), log("log1"));
+  EXPECT_EQ(readLog(dir / "log3"), readLog(dir / "log1"));
   json summary = json::parse(readFile(dir / "sum3"));
   EXPECT_GT(summary["nonfinite_steps"].get<int>(), 0);
 }
@@ -184,20 +174,21 @@ TEST_F(Pipeline, SkipsWhatHasNoTarget) {
   for (std::string reduction : {"tokens", "micro-batch"}) {
     SCOPED_TRACE(reduction);
     run({"TOY_STAGES=1"}, with("one", reduction));
-    EXPECT_EQ(log("one.log")[2]["loss"], 0.0);
+    EXPECT_EQ(readLog(dir / "one.log")[2]["loss"], 0.0);
     for (std::string slots : {"4", "1"}) {
       run({"TOY_STAGES=2", "TOY_SLOTS=" + slots}, with("two", reduction));
-      EXPECT_EQ(log("two.log"), log("one.log"));
+      EXPECT_EQ(readLog(dir / "two.log"), readLog(dir / "one.log"));
       expectSameTensors("two/checkpoint-3", "one/checkpoint-3");
     }
     // The second replica has nothing in the first step.
     run({"TOY_STAGES=2", "TOY_REPLICAS=2", "TOY_MICRO_BATCHES=2"},
         with("four", reduction));
     for (int step = 0; step < 3; ++step) {
-      EXPECT_NEAR(log("four.log")[step]["loss"].get<double>(),
-                  log("one.log")[step]["loss"].get<double>(), 1e-5);
-      EXPECT_NEAR(log("four.log")[step]["grad_norm"].get<double>(),
-                  log("one.log")[step]["grad_norm"].get<double>(), 1e-5);
+      EXPECT_NEAR(readLog(dir / "four.log")[step]["loss"].get<double>(),
+                  readLog(dir / "one.log")[step]["loss"].get<double>(), 1e-5);
+      EXPECT_NEAR(readLog(dir / "four.log")[step]["grad_norm"].get<double>(),
+                  readLog(dir / "one.log")[step]["grad_norm"].get<double>(),
+                  1e-5);
     }
   }
 }
@@ -217,7 +208,7 @@ TEST_F(Pipeline, ResumesOnOtherStages) {
   run({"TOY_STAGES=2", "TOY_CHUNKS=2"},
       with({"--steps=20", "--output-dir=many", "--log-file=many.log",
             "--resume-from-checkpoint=many/checkpoint-13"}));
-  EXPECT_EQ(log("many.log"), log("one.log"));
+  EXPECT_EQ(readLog(dir / "many.log"), readLog(dir / "one.log"));
   expectSameTensors("many/checkpoint-20", "one/checkpoint-20");
   // A checkpoint that does not fit stops all.
   RunResult result =
@@ -289,11 +280,11 @@ TEST_F(Pipeline, InterruptStopsAllAfterTheSameStep) {
       dir.path,
       arguments({"--steps=100000", "--output-dir=out", "--log-file=out.jsonl"}),
       {"TOY_STAGES=3", "TOY_SLEEP=1000"});
-  for (int i = 0; i < 500 && log("out.jsonl").size() < 3; ++i)
+  for (int i = 0; i < 500 && readLog(dir / "out.jsonl").size() < 3; ++i)
     usleep(10000);
   process.kill(SIGINT);
   EXPECT_EQ(process.wait(), 130) << process.error();
-  std::string steps = std::to_string(log("out.jsonl").size());
+  std::string steps = std::to_string(readLog(dir / "out.jsonl").size());
   ASSERT_TRUE(fileExists(dir / "out/checkpoint-" + steps));
   run({"TOY_STAGES=1"}, {"--steps=" + steps, "--output-dir=whole"});
   expectSameTensors("out/checkpoint-" + steps, "whole/checkpoint-" + steps);

@@ -41,17 +41,6 @@ struct Robust : testing::Test {
     return result;
   }
 
-  /// Lines of a log without their times.
-  std::vector<json> log(const std::string &name) {
-    std::vector<json> lines;
-    std::istringstream text(readFile(dir / name));
-    for (std::string line; std::getline(text, line);) {
-      lines.push_back(json::parse(line));
-      lines.back().erase("step_seconds");
-    }
-    return lines;
-  }
-
   void expectSameCheckpoint(const std::string &a, const std::string &b) {
     for (const char *name :
          {"model.safetensors", "optimizer.safetensors", "trainer_state.json"})
@@ -70,11 +59,11 @@ TEST_F(Robust, ResumeIsBitIdentical) {
   run({"--steps=130", "--output-dir=part", "--log-file=part.jsonl",
        "--resume-from-checkpoint=part/checkpoint-50"});
   expectSameCheckpoint("part/checkpoint-130", "whole/checkpoint-130");
-  EXPECT_EQ(log("part.jsonl"), log("whole.jsonl"));
+  EXPECT_EQ(readLog(dir / "part.jsonl"), readLog(dir / "whole.jsonl"));
   // At its end already: nothing to do.
   run({"--steps=130", "--output-dir=part", "--log-file=part.jsonl",
        "--resume-from-checkpoint=latest"});
-  EXPECT_EQ(log("part.jsonl"), log("whole.jsonl"));
+  EXPECT_EQ(readLog(dir / "part.jsonl"), readLog(dir / "whole.jsonl"));
   RunResult result = run(
       {"--steps=60", "--output-dir=part", "--resume-from-checkpoint=latest"},
       1);
@@ -137,7 +126,7 @@ TEST_F(Robust, SurvivesKills) {
   run(again);
   expectSameCheckpoint("out/checkpoint-400", "whole/checkpoint-400");
   EXPECT_EQ(namesIn(dir / "out"), namesIn(dir / "whole"));
-  EXPECT_EQ(log("out.jsonl"), log("whole.jsonl"));
+  EXPECT_EQ(readLog(dir / "out.jsonl"), readLog(dir / "whole.jsonl"));
 }
 
 TEST_F(Robust, InterruptSavesAndResumes) {
@@ -145,11 +134,11 @@ TEST_F(Robust, InterruptSavesAndResumes) {
       dir.path,
       arguments({"--steps=100000", "--output-dir=out", "--log-file=out.jsonl"}),
       {"TOY_SLEEP=2000"});
-  for (int i = 0; i < 500 && log("out.jsonl").size() < 3; ++i)
+  for (int i = 0; i < 500 && readLog(dir / "out.jsonl").size() < 3; ++i)
     usleep(10000);
   process.kill(SIGINT);
   EXPECT_EQ(process.wait(), 130) << process.error();
-  size_t steps = log("out.jsonl").size();
+  size_t steps = readLog(dir / "out.jsonl").size();
   ASSERT_GE(steps, 3u);
   std::string saved = "out/checkpoint-" + std::to_string(steps);
   ASSERT_TRUE(fileExists(dir / saved));

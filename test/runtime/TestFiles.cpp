@@ -60,6 +60,16 @@ void test::writeFile(const std::string &path, const std::string &bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+std::vector<nlohmann::json> test::readLog(const std::string &path) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(readFile(path));
+  for (std::string line; std::getline(text, line);) {
+    lines.push_back(nlohmann::json::parse(line));
+    lines.back().erase("step_seconds");
+  }
+  return lines;
+}
+
 std::string test::readFile(const std::string &path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();

@@ -6,6 +6,7 @@
 #include "runtime/src/common/Safetensors.h"
 #include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ std::vector<std::string> namesIn(const std::string &folder);
 /// Runs `action` and returns the text of its mgq::rt::Error, or "no error".
 template <typename Action>
 std::string errorOf(Action action);
+
+/// Lines of a log without their times.
+std::vector<nlohmann::json> readLog(const std::string &path);
 
 /// Data of the toy model: `records` records drawn from `seed`.
 Tensors toyData(int records, int seed);
