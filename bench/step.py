@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times a training step of PyTorch eager and of mgq's executable, f32, on CPU.
 
-  scripts/setup.sh --bench && build/venv/bin/python bench/step.py
+  scripts/setup.sh && build/venv/bin/python bench/step.py
 
 Both train the same model (mgq-export minigpt4qwen) on the same records with the
 same number of threads. Rounds alternate, so that a change of the machine's speed

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing need: Debian packages and build/venv.
-#   scripts/setup.sh            to build and test
-#   scripts/setup.sh --bench    also PyTorch, to export models and to compare speed
+# Installs what building and testing need: Debian packages, and in build/venv
+# Python packages with the commands of frontends/pytorch.
 # Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,11 +14,10 @@ packages=(
   openmpi-bin libopenmpi-dev
 )
 
-case ${1:-} in
-  "") requirements="requirements.txt" ;;
-  --bench) requirements="requirements-bench.txt" ;;
-  *) echo "usage: scripts/setup.sh [--bench]" >&2; exit 2 ;;
-esac
+if [ $# -gt 0 ]; then
+  echo "usage: scripts/setup.sh" >&2
+  exit 2
+fi
 
 # Prints the packages that are not installed.
 missing_packages() {
@@ -43,13 +41,14 @@ if [ ${#missing[@]} -gt 0 ]; then
     apt-get install -q -y --no-install-recommends "${missing[@]}"
 fi
 
-# A stamp holds the requirements that build/venv was made from.
-stamp=build/venv/$requirements
-wanted=$(cat scripts/requirements.txt "scripts/$requirements")
+# A stamp holds what build/venv was made from.
+stamp=build/venv/made-from
+wanted=$(cat scripts/requirements.txt frontends/pytorch/pyproject.toml)
 if [ "$wanted" != "$(cat "$stamp" 2>/dev/null)" ]; then
   mkdir -p build
   [ -x build/venv/bin/python ] || python3 -m venv build/venv
-  build/venv/bin/python -m pip install --quiet --no-cache-dir \
-    --disable-pip-version-check -r "scripts/$requirements"
+  pip=(build/venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check)
+  "${pip[@]}" -r scripts/requirements.txt
+  "${pip[@]}" --no-deps --no-build-isolation --editable frontends/pytorch
   echo "$wanted" >"$stamp"
 fi
