@@ -158,7 +158,8 @@ def report(found):
     files = [shard for shard in found.shards if shard["file"]]
     counts = found.counts()
     made = counts.pop(prepare.SAMPLES, 0)
-    print(f"{made} samples in {len(files)} files {found.prefix}-*.safetensors")
+    plural = "" if len(files) == 1 else "s"
+    print(f"{made} samples in {len(files)} file{plural}, {found.prefix}-*.safetensors")
     for name, number in sorted(counts.items()):
         if number:
             left_out = "" if name == prepare.CUT else "left out: "

@@ -68,6 +68,8 @@ class Run:
         if self.stop_on_error and found.kind not in DROPPED:
             raise UserError(found.text)
         self.counts[found.kind] += 1
+        if not found.first:  # repeats of a record fail alike
+            return
         self.problems.append(found.text)
         self.shown += 1
         if self.shown <= SHOWN_PROBLEMS:
@@ -83,7 +85,8 @@ class Run:
             self.writer = self.open_writer()
         self.writer.append(row_of(result))
         self.counts[SAMPLES] += 1
-        self.counts[CUT] += result.cut
+        if result.cut:
+            self.counts[CUT] += 1
 
     def run(self, processes):
         """Makes all shards that are not there yet."""

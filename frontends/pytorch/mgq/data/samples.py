@@ -21,10 +21,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why there is no sample: what it is counted as, and the whole story."""
+    """Why there is no sample: what it is counted as, the whole story, whether it is a new one."""
 
     kind: str
     text: str
+    first: bool = True
 
 
 @dataclass
@@ -51,7 +52,8 @@ class Job:
         try:
             return self.sample(item)
         except RecordError as error:
-            return Problem(error.kind, f"{self.sources[item.file].path}: record {item.record + 1}: {error}")
+            where = f"{self.sources[item.file].path}: record {item.record + 1}"
+            return Problem(error.kind, f"{where}: {error}", item.number == item.variant == 0)
 
     def read(self, item):
         try:
