@@ -85,7 +85,7 @@ def read_model(path):
     if not Path(path).is_file():
         raise UserError(f"model '{path}' does not exist")
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = onnx.load(path, format="protobuf", load_external_data=False)
     except (DecodeError, OSError) as error:
         raise UserError(f"model '{path}' cannot be read as ONNX: {error}") from error
     metadata = {entry.key: entry.value for entry in model.metadata_props}
