@@ -46,6 +46,7 @@ class ErrorsTest(PrepareTest):
     def test_model_and_options(self):
         """Options stand in for metadata that a model lacks, and must agree with what it has."""
         self.fails("--length is 64, but model '.*' has 80", "--length", 64)
+        self.fails("--micro-batch is 2, but model '.*' has 1", "--micro-batch", 2)
         self.fails("--images is 2, but model '.*' has 1", "--images", 2)
         fixtures.model_without_weights(self.model, tokens_per_image=None, length=80, image_token_id=None)
         self.fails("missing: --tokens-per-image; model '.*' does not tell them")
