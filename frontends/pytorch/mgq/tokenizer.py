@@ -60,6 +60,8 @@ class Tokenizer:
 
     def use_image_token(self, token):
         """Takes `token` for images. No text may give it."""
+        if token in (self.im_start, self.im_end, self.end):
+            raise UserError(f"image token {token} is {self.token_text(token)} of tokenizer '{self.folder}'")
         if self.is_ordinary(token):
             raise UserError(
                 f"image token {token} is the ordinary token {self.decode([token])!r} of tokenizer"

@@ -95,7 +95,7 @@ def picture(path, size=(40, 30), seed=0, mode="RGB", **options):
 def model_without_weights(path, image=28, length=64, images=1, micro_batch=1, **metadata):
     """Writes an ONNX file with the inputs and metadata of an export, and no weights.
 
-    `metadata`: further keys, or None to leave one out; underscores for dots after `mgq`.
+    `metadata`: values of keys without `mgq.` or `pixel_values.`, None to leave one out.
     """
     from onnx import TensorProto, helper, save
 
@@ -111,7 +111,8 @@ def model_without_weights(path, image=28, length=64, images=1, micro_batch=1, **
         "mgq.image_size": image, "mgq.length": length, "mgq.vocabulary": 256,
         "pixel_values.mean": "0.5,0.5,0.5", "pixel_values.std": "0.25,0.25,0.25",
     }
-    values |= {"mgq." + key: value for key, value in metadata.items()}
+    for key, value in metadata.items():
+        values[f"pixel_values.{key}" if key in ("mean", "std") else f"mgq.{key}"] = value
     helper.set_model_props(model, {k: str(v) for k, v in values.items() if v is not None})
     save(model, str(path))
     return Path(path)

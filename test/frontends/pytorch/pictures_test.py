@@ -178,6 +178,8 @@ class VideosTest(unittest.TestCase):
             pictures.load_video("empty", self.work, 2)
         with self.assertRaisesRegex(RecordError, "video 'none': no such file or folder in"):
             pictures.load_video("none", self.work, 2)
+        with self.assertRaisesRegex(RecordError, "video 'x+': File name too long"):
+            pictures.load_video("x" * 300, self.work, 2)
         with self.assertRaisesRegex(RecordError, "picture 'none.png': no such file"):
             pictures.load_video(["none.png"], self.work, 2)
         with self.assertRaisesRegex(RecordError, "video is a data URL; not supported yet"):

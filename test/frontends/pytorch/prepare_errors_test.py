@@ -57,8 +57,10 @@ class ErrorsTest(PrepareTest):
 
     def test_bad_metadata(self):
         """Metadata that makes no sense, or not that of the graph, is named."""
+        self.model2 = fixtures.model_without_weights(self.work / "m2.onnx", std=None)
         fixtures.model_without_weights(self.model, tokens_per_image="many")
         self.fails("m.onnx: metadata mgq.tokens_per_image is 'many'")
+        self.fails(r"pixel_values.std \(--std\) is \(1.0, 0.0, 1.0\), expected positive", "--std=1,0,1", "--model", self.model2)
         fixtures.model_without_weights(self.model, tokens_per_image=0)
         self.fails("m.onnx: metadata mgq.tokens_per_image is 0, expected a positive number")
         fixtures.model_without_weights(self.model, image_size=14)

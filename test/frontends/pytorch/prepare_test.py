@@ -175,6 +175,18 @@ class ShardsTest(PrepareTest):
         self.assertEqual(state["counts"]["unusable record"], 90)
         self.assertEqual(sum(len(shard["problems"]) for shard in state["shards"]), 30)
 
+    def test_names(self):
+        """Names of files and pictures may be Chinese, or bytes that are no text at all."""
+        fixtures.picture(self.work / "images" / "猫.png")
+        path = os.fsencode(self.work / "数据") + b"\xff.json"
+        with open(path, "w") as file:
+            json.dump([record("猫.png"), record("狗.png")], file, ensure_ascii=False)
+        name = os.fsdecode(path)
+        self.prepare("--workers", 1, data=name)
+        self.assertEqual(self.state()["counts"], {"samples": 1, "unreadable picture": 1})
+        self.assertIn("picture '狗.png'", self.state()["shards"][0]["problems"][0])
+        self.assertIn("nothing to do", self.prepare("--workers", 1, data=name))
+
     def test_system_message(self):
         """--system is the system message of records without their own."""
         chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

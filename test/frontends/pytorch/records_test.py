@@ -131,6 +131,14 @@ class FormatsTest(unittest.TestCase):
         record = chat(("user", [{"type": "image_url", "image_url": "file:///a%20b.png"}]))
         self.assertEqual(conversations.parse(record).pictures, ("/a b.png",))
 
+    def test_parts_without_their_picture(self):
+        """An image part that names none stands for the next picture beside the messages."""
+        part = {"type": "image", "text": None}
+        record = chat(("user", [part, {"type": "text", "text": "a"}, part])) | {"images": ["x", "y"]}
+        found = conversations.parse(record)
+        self.assertEqual(found.pictures, ("x", "y"))
+        self.assertEqual(found.turns[0].parts, ("<Img>", MARK, "</Img>a<Img>", MARK, "</Img>"))
+
     def test_video_marks(self):
         """<video> is a mark of records with a video only."""
         record = {"conversations": [{"from": "human", "value": "<video>\nA"}], "video": "v.mp4"}

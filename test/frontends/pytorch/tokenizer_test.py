@@ -103,6 +103,8 @@ class TokenizerTest(unittest.TestCase):
         self.assertNotIn(250, tok.encode("<|image_pad|>"))
         with self.assertRaisesRegex(UserError, r"image token 30 is the ordinary token '.' of tokenizer"):
             tokenizer.load(self.work / "hf", 30)
+        with self.assertRaisesRegex(UserError, r"image token 2 is <\|im_end\|> of tokenizer"):
+            tokenizer.load(self.work / "hf", 2)
         with self.assertRaisesRegex(UserError, "image token 65 is the ordinary token 'A'.*such as 278"):
             tokenizer.load(self.work / "qwen", 65)
 

@@ -165,19 +165,18 @@ def content_parts(content, what, marks, pictures):
         if kind == "text":
             parts.append(expect_text(part.get("text"), f"{where} 'text'"))
         elif kind in ("image", "image_url"):
-            pictures.append(picture_part(part, where))
+            named = [part[key] for key in ("image_url", "image", "url", "path") if part.get(key) is not None]
+            if named:  # else the next picture beside the messages
+                pictures.append(picture(named[0], where))
             parts.extend((BEFORE_IMAGE, MARK, AFTER_IMAGE))
         else:
             raise RecordError(f"{where} has type {kind!r}; supported: text, image_url, image")
     return join_texts(parts)
 
 
-def picture_part(part, where):
+def picture(value, where):
     """The picture of a content part of type image or image_url."""
-    value = next((part[key] for key in ("image_url", "image", "url", "path") if key in part), None)
-    if isinstance(value, dict):
-        value = value.get("url")
-    return path_of(value, f"{where} its image")
+    return path_of(value.get("url") if isinstance(value, dict) else value, f"{where} its image")
 
 
 def messages(record, key, role_key, text_key):

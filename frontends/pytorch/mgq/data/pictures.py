@@ -147,11 +147,14 @@ def load_video(source, root, wanted):
     """At most `wanted` frames in RGB: of a list of frames, a folder, or a file."""
     if isinstance(source, list):
         return [load(source[i], root) for i in chosen_frames(len(source), wanted)]
-    path = Path(root, source) if isinstance(source, str) else None
-    if path is None:
+    if isinstance(source, bytes):
         raise RecordError("video is a data URL; not supported yet: give a file or a folder", UNREADABLE)
-    if path.is_dir():
-        return frames_of_folder(source, path, wanted)
-    if not path.is_file():
-        raise RecordError(f"video '{source}': no such file or folder in '{root}'", UNREADABLE)
+    path = Path(root, source)
+    try:
+        if path.is_dir():
+            return frames_of_folder(source, path, wanted)
+        if not path.is_file():
+            raise RecordError(f"video '{source}': no such file or folder in '{root}'", UNREADABLE)
+    except OSError as error:
+        raise RecordError(f"video '{source}': {error.strerror}", UNREADABLE) from error
     return decoded_frames(source, path, wanted)

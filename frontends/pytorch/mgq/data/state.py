@@ -51,7 +51,9 @@ class State:
         path = state_path(self.prefix)
         try:
             with whole_file(path) as temporary:
-                temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+                text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+                # Names of files may hold bytes that are no text: escaped, they are JSON again.
+                temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UserError(f"cannot write '{path}': {error.strerror}") from error
 
@@ -73,7 +75,7 @@ def read(prefix):
     """The State of `prefix`, None if there is none."""
     path = state_path(prefix)
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         state = State(prefix, content["settings"], content["metadata"])
         state.shards, state.complete = content["shards"], content["complete"]
         state.next_item, state.counts()  # raise where the file is not ours
@@ -88,13 +90,13 @@ def read(prefix):
 
 def existing_shards(prefix):
     """Files that look like shards of `prefix`."""
-    pattern = re.compile(re.escape(prefix.name) + r"-\d{5}\.safetensors")
+    pattern = re.compile(re.escape(prefix.name) + r"-\d{5,}\.safetensors")
     return sorted(path for path in prefix.parent.iterdir() if pattern.fullmatch(path.name))
 
 
 def remove_leftovers(prefix):
     """Removes the unfinished files of a run that was killed."""
-    pattern = re.compile(r"\.+" + re.escape(prefix.name) + r"(-\d{5}\.safetensors|\.state\.json)\..+")
+    pattern = re.compile(r"\.+" + re.escape(prefix.name) + r"(-\d{5,}\.safetensors|\.state\.json)\..+")
     for path in prefix.parent.iterdir():
         if pattern.fullmatch(path.name):
             path.unlink(missing_ok=True)
