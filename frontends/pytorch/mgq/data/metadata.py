@@ -103,7 +103,9 @@ def read_model(path):
         if key in metadata:
             value = parse(name, metadata[key], path)
             if found.get(name, value) != value:
-                raise UserError(f"{path}: metadata {key} is {value}, but the graph's inputs have {found[name]}")
+                raise UserError(
+                    f"{path}: metadata {key} is {value}, but the graph's inputs have {found[name]}"
+                )
             found[name] = value
     return Facts(**found), model.graph
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections import Counter
-from pathlib import Path
 
 from mgq.errors import UserError
 from mgq.files import whole_file
@@ -45,8 +44,12 @@ class State:
 
     def save(self):
         content = {
-            "format": FORMAT, "complete": self.complete, "counts": self.counts(),
-            "settings": self.settings, "metadata": self.facts, "shards": self.shards,
+            "format": FORMAT,
+            "complete": self.complete,
+            "counts": self.counts(),
+            "settings": self.settings,
+            "metadata": self.facts,
+            "shards": self.shards,
         }
         path = state_path(self.prefix)
         try:
@@ -82,7 +85,9 @@ def read(prefix):
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: cannot be read as the state of an earlier run; use --restart") from error
+        raise UserError(
+            f"{path}: cannot be read as the state of an earlier run; use --restart"
+        ) from error
     if content.get("format") != FORMAT:
         raise UserError(f"{path}: written by another version of mgq-prepare; use --restart")
     return state
@@ -96,7 +101,9 @@ def existing_shards(prefix):
 
 def remove_leftovers(prefix):
     """Removes the unfinished files of a run that was killed."""
-    pattern = re.compile(r"\.+" + re.escape(prefix.name) + r"(-\d{5,}\.safetensors|\.state\.json)\..+")
+    pattern = re.compile(
+        r"\.+" + re.escape(prefix.name) + r"(-\d{5,}\.safetensors|\.state\.json)\..+"
+    )
     for path in prefix.parent.iterdir():
         if pattern.fullmatch(path.name):
             path.unlink(missing_ok=True)
