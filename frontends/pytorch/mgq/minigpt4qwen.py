@@ -267,8 +267,7 @@ def example(model, samples):
     architecture = model.architecture
     several = (model.images,) if model.images > 1 else ()
     tokens = torch.zeros(samples, architecture.length, dtype=torch.long)
-    # The exporter takes one tensor that is given twice for one input.
-    text = {"input_ids": tokens, "attention_mask": tokens + 1, "labels": tokens.clone()}
+    text = {"input_ids": tokens, "attention_mask": tokens + 1, "labels": tokens}
     if isinstance(model, FromFeatures):
         shape = feature_shape(architecture, model.block)
         return {"image_features": torch.zeros(samples, *several, *shape), **text}
