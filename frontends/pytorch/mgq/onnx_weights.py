@@ -144,7 +144,7 @@ def open_initializer(tensor, folder, path):
             array = onnx_ir.serde.deserialize_tensor(tensor).tobytes()
             return torch.frombuffer(bytearray(array), dtype=dtype).reshape(shape)
 
-        return LazyTensor(shape, load_inline, f"tensor '{tensor.name}' of '{path}'")
+        return LazyTensor(shape, load_inline, f"tensor '{tensor.name}' of '{path}'", dtype)
     where = {entry.key: entry.value for entry in tensor.external_data}
     data = folder / where["location"]
     offset, size = int(where.get("offset", 0)), math.prod(shape) * dtype.itemsize
@@ -152,7 +152,7 @@ def open_initializer(tensor, folder, path):
     def load_external():
         return torch.frombuffer(read_bytes(data, offset, size), dtype=dtype).reshape(shape)
 
-    return LazyTensor(shape, load_external, f"tensor '{tensor.name}' of '{data}'")
+    return LazyTensor(shape, load_external, f"tensor '{tensor.name}' of '{data}'", dtype)
 
 
 def read_metadata(proto):
