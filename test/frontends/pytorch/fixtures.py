@@ -92,17 +92,17 @@ def picture(path, size=(40, 30), seed=0, mode="RGB", **options):
     return path
 
 
-def model_without_weights(path, image=28, length=64, images=1, **metadata):
+def model_without_weights(path, image=28, length=64, images=1, micro_batch=1, **metadata):
     """Writes an ONNX file with the inputs and metadata of an export, and no weights.
 
     `metadata`: further keys, or None to leave one out; underscores for dots after `mgq`.
     """
     from onnx import TensorProto, helper, save
 
-    pixels = [1, 3, image, image] if images == 1 else [1, images, 3, image, image]
+    pixels = [micro_batch, *[images] * (images > 1), 3, image, image]
     inputs = [helper.make_tensor_value_info("pixel_values", TensorProto.FLOAT, pixels)]
     for name in ("input_ids", "attention_mask", "labels"):
-        inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, [1, length]))
+        inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, [micro_batch, length]))
     loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
     node = helper.make_node("ReduceMean", ["pixel_values"], ["loss"], keepdims=0)
     model = helper.make_model(helper.make_graph([node], "model", inputs, [loss]))

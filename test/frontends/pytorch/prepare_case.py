@@ -44,9 +44,10 @@ class PrepareTest(unittest.TestCase):
         return path
 
     def arguments(self, *options, data=None, output="out/train"):
+        model = ["--model", str(self.model)] if self.model else []
         return [
             "--data", str(data or self.data), "--images-root", str(self.work / "images"),
-            "--tokenizer", str(self.work / "tok"), "--model", str(self.model),
+            "--tokenizer", str(self.work / "tok"), *model,
             "-o", f"{self.work}/{output}", *map(str, options),
         ]
 

@@ -1,7 +1,5 @@
 """What mgq-prepare says about wrong options, inputs, models and tokenizers."""
 
-import contextlib
-import io
 import json
 import resource
 import signal
@@ -10,7 +8,6 @@ import sys
 import unittest
 
 import fixtures
-from mgq.commands import prepare
 from prepare_case import ENVIRONMENT, PrepareTest
 
 
@@ -49,18 +46,14 @@ class ErrorsTest(PrepareTest):
     def test_model_and_options(self):
         """Options stand in for metadata that a model lacks, and must agree with what it has."""
         self.fails("--length is 64, but model '.*' has 80", "--length", 64)
+        self.fails("--micro-batch is 2, but model '.*' has 1", "--micro-batch", 2)
         self.fails("--images is 2, but model '.*' has 1", "--images", 2)
         fixtures.model_without_weights(self.model, tokens_per_image=None, length=80, image_token_id=None)
         self.fails("missing: --tokens-per-image; model '.*' does not tell them")
         self.prepare("--workers", 1, "--tokens-per-image", 6)
         self.assertEqual(self.state()["metadata"]["mgq.tokens_per_image"], "6")
-        arguments = self.arguments()
-        at = arguments.index("--model")
-        del arguments[at : at + 2]
-        err = io.StringIO()
-        with self.assertRaises(SystemExit), contextlib.redirect_stderr(err):
-            prepare.main(arguments)
-        self.assertIn("missing: --tokens-per-image, --image-size, --length; there is no --model to tell them", err.getvalue())
+        self.model = None
+        self.fails("missing: --tokens-per-image, --image-size, --length; there is no --model to tell them")
 
     def test_bad_metadata(self):
         """Metadata that makes no sense, or not that of the graph, is named."""

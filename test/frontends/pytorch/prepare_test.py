@@ -52,6 +52,25 @@ class ShardsTest(PrepareTest):
         for name, values in whole.items():
             np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
 
+    def test_micro_batches(self):
+        """Shards hold whole micro-batches of the model; copies without labels fill the last one."""
+        self.prepare("--workers", 1, output="one/train")
+        whole = load_file(self.work / "one" / "train-00000.safetensors")
+        fixtures.model_without_weights(self.model, length=80, micro_batch=5)
+        status, out, _ = self.run_command("--workers", 1, "--shard-size", 8)
+        self.assertEqual(status, 0)
+        self.assertIn("24 samples in 3 files", out)
+        self.assertIn("\n  copies without labels, to fill the last micro-batch: 1\n", out)
+        parts = [load_file(self.work / "out" / name) for name in self.files()]
+        self.assertEqual([len(part["labels"]) for part in parts], [10, 10, 5])
+        for name, values in whole.items():
+            found = np.concatenate([part[name] for part in parts])
+            np.testing.assert_array_equal(found[:24], values)
+            np.testing.assert_array_equal(found[24], np.full(80, -100) if name == "labels" else values[23])
+        fixtures.model_without_weights(self.model, length=80, micro_batch="samples")
+        self.prepare("--workers", 1, "--micro-batch", 5, "--shard-size", 8, output="symbolic/train")
+        self.assertEqual(self.files("symbolic"), self.files())
+
     def test_folder_as_output(self):
         """A folder gets files called data-NNNNN."""
         self.prepare("--workers", 1, output="out/")

@@ -48,7 +48,7 @@ def parse_arguments(argv):
     add("--mgq-run", metavar="PATH", help="the program that runs it")
     facts = parser.add_argument_group("in place of what --model tells")
     facts.add_argument("--image-token-id", type=int, metavar="ID")
-    for name in ("tokens-per-image", "images", "image-size", "length", "vocabulary"):
+    for name in ("tokens-per-image", "images", "image-size", "length", "vocabulary", "micro-batch"):
         facts.add_argument(f"--{name}", type=count, metavar="N")
     for name in ("mean", "std"):
         facts.add_argument(f"--{name}", type=metadata.three_numbers, metavar="R,G,B")
@@ -76,12 +76,15 @@ def data_file(text):
 
 def read_facts(args):
     """What the data must agree on with its model."""
-    names = [name for name in metadata.KEYS if name != "features"]
+    names = [name for name in (*metadata.KEYS, "micro_batch") if name != "features"]
     given = metadata.Facts(**{name: getattr(args, name) for name in names})
-    model = metadata.read_model(args.model) if args.model else None
-    facts = metadata.combine(model, given, args.model)
-    if args.features and args.model and facts.features is None:
-        raise UserError(f"model '{args.model}' starts from pixels: leave out --features, or export it with --features")
+    if args.features and not Path(args.features).is_file():
+        raise UserError(f"--features '{args.features}' does not exist")
+    path = args.model or args.features  # the prefix knows all but the shape of the tokens
+    model = metadata.read_model(path)[0] if path else None
+    facts = metadata.combine(model, given, path)
+    if args.features and facts.features is None:
+        raise UserError(f"model '{path}' starts from pixels: leave out --features, or export it with --features")
     if facts.features is not None and not args.features:
         raise UserError(f"model '{args.model}' starts from '{facts.features}': give --features MODEL.prefix.onnx")
     return facts
@@ -132,7 +135,7 @@ def settings_of(args, files, job, capacity, prefix_graph):
     settings |= {
         "tokenizer": job.template.tokenizer.digest()[:16], "labels": args.labels, "system": args.system,
         "special-marks": args.special_marks, "transform": args.transform, "variants": job.plan.variants,
-        "seed": args.seed, "shard-size": capacity,
+        "seed": args.seed, "shard-size": capacity, "micro-batch": job.facts.micro_batch,
     }
     if prefix_graph is not None:
         settings["features"] = prefix_graph.digest()[:16]
@@ -162,7 +165,7 @@ def report(found):
     print(f"{made} samples in {len(files)} file{plural}, {found.prefix}-*.safetensors")
     for name, number in sorted(counts.items()):
         if number:
-            left_out = "" if name == prepare.CUT else "left out: "
+            left_out = "" if name in (prepare.CUT, prepare.FILL) else "left out: "
             print(f"  {left_out}{name}: {number}")
     if not made:
         raise UserError(f"no sample is left; '{state.state_path(found.prefix)}' tells why")
@@ -175,8 +178,6 @@ def command(argv):
     facts = read_facts(args)
     prefix_graph = None
     if args.features:
-        if not Path(args.features).is_file():
-            raise UserError(f"--features '{args.features}' does not exist")
         prefix_graph = features.Prefix(args.features, features.find_mgq_run(args.mgq_run), facts)
     job = make_job(args, files, facts)
     capacity = args.shard_size or max(1, prepare.SHARD_BYTES // prepare.row_bytes(job))

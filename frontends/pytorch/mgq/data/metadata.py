@@ -21,6 +21,9 @@ class Facts:
     mean: tuple | None = None
     std: tuple | None = None
     features: str | None = None
+    # Of the graph's inputs, no metadata: samples it takes at a time, shape of a sample's image_features.
+    micro_batch: int | None = None
+    features_shape: tuple | None = None
 
     def to_metadata(self):
         """The metadata of data files."""
@@ -34,7 +37,8 @@ class Facts:
         return values
 
 
-KEYS = {field.name: f"mgq.{field.name}" for field in fields(Facts)}
+SHAPES = ("micro_batch", "features_shape")
+KEYS = {field.name: f"mgq.{field.name}" for field in fields(Facts) if field.name not in SHAPES}
 KEYS |= {"mean": "pixel_values.mean", "std": "pixel_values.std"}
 
 
@@ -69,16 +73,20 @@ def shape_facts(graph):
     }
     facts = {}
     if len(shapes.get("input_ids", ())) == 2:
-        facts["length"] = shapes["input_ids"][1]
+        facts["micro_batch"], facts["length"] = shapes["input_ids"]
     pixels = shapes.get("pixel_values", ())
     if len(pixels) in (4, 5):
         facts["image_size"] = pixels[-1]
         facts["images"] = pixels[1] if len(pixels) == 5 else 1
+    features = shapes.get("image_features", ())
+    if len(features) in (3, 4):
+        facts["images"] = features[1] if len(features) == 4 else 1
+        facts["features_shape"] = tuple(features[1:])
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def read_model(path):
-    """Facts of an ONNX file: its metadata, else its inputs' shapes. External data is not read."""
+    """(Facts, graph) of an ONNX file: its metadata, else its inputs' shapes. External data is not read."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -96,7 +104,7 @@ def read_model(path):
             if found.get(name, value) != value:
                 raise UserError(f"{path}: metadata {key} is {value}, but the graph's inputs have {found[name]}")
             found[name] = value
-    return Facts(**found)
+    return Facts(**found), model.graph
 
 
 def option(name):
@@ -110,12 +118,12 @@ def combine(model, given, path):
     `given`: Facts of the options. Raises where both tell and differ, and where neither tells.
     """
     values = {}
-    for name in KEYS:
+    for name in (*KEYS, *SHAPES):
         ours, theirs = getattr(given, name), getattr(model, name, None)
         if ours is not None and theirs is not None and ours != theirs:
             raise UserError(f"{option(name)} is {ours}, but model '{path}' has {theirs}")
         values[name] = theirs if ours is None else ours
-    defaults = {"images": 1, "mean": IMAGE_MEAN, "std": IMAGE_STD}
+    defaults = {"images": 1, "micro_batch": 1, "mean": IMAGE_MEAN, "std": IMAGE_STD}
     for name, value in defaults.items():
         if values[name] is None:
             values[name] = value
