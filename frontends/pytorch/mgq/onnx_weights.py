@@ -12,7 +12,6 @@ import onnx
 import onnx_ir
 import torch
 
-from mgq import minigpt4qwen
 from mgq.architecture import Architecture, Lora
 from mgq.errors import UserError
 from mgq.files import whole_file
@@ -171,6 +170,8 @@ def load_model(path):
     An export with --features is put together with its prefix. Raises UserError for a
     file that is no export of minigpt4qwen and for weights that are not there.
     """
+    from mgq import minigpt4qwen  # it is slow to import
+
     proto = read_onnx(path)
     metadata = read_metadata(proto)
     if "mgq.architecture" not in metadata:

@@ -202,7 +202,7 @@ def write_safetensors(path, tensors, metadata):
         header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape),
                         "data_offsets": [offset, end]}
         offset = end
-    text = json.dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # data begin aligned
     try:
         with open(path, "wb") as file:

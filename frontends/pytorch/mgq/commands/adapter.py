@@ -104,7 +104,7 @@ def to_mpp(args, model):
 
 def to_checkpoint(args, model):
     """Writes initial parameters."""
-    from mgq.adapters import checkpoint, mpp, peft_folder
+    from mgq.adapters import checkpoint, peft_folder
     from mgq.adapters.names import listed
 
     names = model.trainable(args.trainable)
@@ -112,6 +112,8 @@ def to_checkpoint(args, model):
         found, notes = peft_folder.read_folder(args.source, model, model.prefix(args.prefix))
         left = len(set(found) - set(names))
     else:
+        from mgq.adapters import mpp
+
         found, left = mpp.read_file(args.source, model, names)
         notes = []
     tensors, kept = checkpoint.complete(found, model, names, args.missing == "keep", f"'{args.source}'")
