@@ -52,7 +52,7 @@ def plain_name(name, prefix):
     return name.removeprefix(prefix).removeprefix(WRAPPER).replace(".base_layer.", ".")
 
 
-def listed(names, limit=8):
+def listed(names, limit=3):
     """Names for a message, the first ones of many."""
     names = [f"'{name}'" for name in names]
     rest = len(names) - limit

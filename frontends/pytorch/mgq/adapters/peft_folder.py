@@ -54,7 +54,7 @@ def adapter_files(tensors, model, prefix, base):
                         f"{', '.join(map(str, sorted(set(ranks.values()))))}")
     settings = {
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM" if model.lora else None,
+        "task_type": "CAUSAL_LM" if model.architecture else None,
         "base_model_name_or_path": base,
         "r": next(iter(ranks.values())),
         "lora_alpha": number(model.lora.alpha),
@@ -207,8 +207,6 @@ def multiplied(tensor, factor):
 def match_other(tensors, model, prefix, path):
     """The other trained weights under the names of `model`."""
     names = {plain_name(name, prefix): name for name in model.parameters}
-    extra = [key for key in tensors if key not in names]
-    if extra:
-        raise UserError(f"'{path}' is not of '{model.path}': the model has no parameter "
-                        f"{listed(extra)}")
-    return {names[key]: tensor for key, tensor in tensors.items()}
+    found = {names.get(key, key): tensor for key, tensor in tensors.items()}
+    model.check(found, f"'{path}'")
+    return found
