@@ -1,5 +1,6 @@
 """What a model and its data agree on (docs/Frontend.md), read from a model or given."""
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -45,8 +46,8 @@ KEYS |= {"mean": "pixel_values.mean", "std": "pixel_values.std"}
 def three_numbers(text):
     """`0.48,0.46,0.41` as a tuple; ValueError for anything else."""
     values = tuple(float(part) for part in text.split(","))
-    if len(values) != 3:
-        raise ValueError(f"expected three numbers, found '{text}'")
+    if len(values) != 3 or not all(map(math.isfinite, values)):
+        raise ValueError("expected three numbers")
     return values
 
 
@@ -102,7 +103,9 @@ def read_model(path):
         if key in metadata:
             value = parse(name, metadata[key], path)
             if found.get(name, value) != value:
-                raise UserError(f"{path}: metadata {key} is {value}, but the graph's inputs have {found[name]}")
+                raise UserError(
+                    f"{path}: metadata {key} is {value}, but the graph's inputs have {found[name]}"
+                )
             found[name] = value
     return Facts(**found), model.graph
 
@@ -132,4 +135,6 @@ def combine(model, given, path):
     if missing:
         where = f"model '{path}' does not tell them" if path else "there is no --model to tell them"
         raise UserError(f"missing: {', '.join(missing)}; {where}")
+    if min(values["std"]) <= 0:
+        raise UserError(f"pixel_values.std (--std) is {values['std']}, expected positive numbers")
     return Facts(**values)

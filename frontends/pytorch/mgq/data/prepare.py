@@ -31,7 +31,12 @@ def row_bytes(job):
 def row_of(sample):
     """A row of each tensor of a shard."""
     ids, mask, labels = sample.tokens
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "pixel_values": sample.pixels}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": labels,
+        "pixel_values": sample.pixels,
+    }
 
 
 def multiple(number, of):
@@ -55,7 +60,9 @@ class Run:
         self.writer, self.counts, self.problems = None, Counter(), []
 
     def open_writer(self):
-        path = state.shard_path(self.state.prefix, sum(bool(shard["file"]) for shard in self.state.shards))
+        path = state.shard_path(
+            self.state.prefix, sum(bool(shard["file"]) for shard in self.state.shards)
+        )
         arguments = path, self.tensors, self.capacity, self.state.facts
         if self.prefix_graph is None:
             return shards.ShardWriter(*arguments)
@@ -67,10 +74,16 @@ class Run:
         if self.writer is not None:
             self.fill_micro_batch()
             file, rows, size = self.writer.path.name, self.writer.rows, self.writer.close()
-        self.state.shards.append({
-            "file": file, "rows": rows, "bytes": size, "next_item": next_item,
-            "counts": dict(self.counts), "problems": self.problems,
-        })
+        self.state.shards.append(
+            {
+                "file": file,
+                "rows": rows,
+                "bytes": size,
+                "next_item": next_item,
+                "counts": dict(self.counts),
+                "problems": self.problems,
+            }
+        )
         self.start_shard()
         self.state.complete = next_item == len(self.job.plan)
         self.state.save()
@@ -94,7 +107,9 @@ class Run:
         if self.shown <= SHOWN_PROBLEMS:
             progress.say(f"left out: {found.text}")
         elif self.shown == SHOWN_PROBLEMS + 1:
-            progress.say(f"further samples that are left out: see '{state.state_path(self.state.prefix)}'")
+            progress.say(
+                f"further samples that are left out: see '{state.state_path(self.state.prefix)}'"
+            )
 
     def take(self, result, progress):
         if isinstance(result, Problem):
