@@ -90,6 +90,8 @@ def write(request, trained, path, values, part, block):
         names = [p.name for p in onnx_weights.parameters(exported)]
         names = [name for name in names if stored_as_bf16(name, trained, globs)]
         onnx_export.store_as_bf16(exported, names)
+    if part is minigpt4qwen.FrozenPrefix:  # nothing of it trains
+        values = {key: value for key, value in values.items() if key != "mgq.trainable"}
     exported.metadata_props.update(values)
     onnx_weights.save(exported, path, request.weights.tensor, request.no_weights)
     return model
