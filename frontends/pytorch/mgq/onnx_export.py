@@ -38,7 +38,8 @@ def export_graph(model, inputs, output="loss", opset=20, dynamic=None):
     # Tied parameters go by any of their names.
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     parameters = hide_parameters(exported.graph, names)
-    optimizer.optimize(exported)
+    with distinct_dropouts(exported.graph):
+        optimizer.optimize(exported)
     restore_parameters(exported.graph, parameters)
     drop_debug_metadata(exported)
     return exported
@@ -124,6 +125,21 @@ def restore_parameters(graph, parameters):
         graph.inputs.remove(parameter)
         if parameter.uses():
             graph.initializers[parameter.name] = parameter
+
+
+@contextlib.contextmanager
+def distinct_dropouts(graph):
+    """Keeps the optimizer from making one of several Dropouts of the same value."""
+    for number, node in enumerate(dropouts(graph)):
+        node.attributes["seed"] = onnx_ir.AttrInt64("seed", number)
+    yield
+    for node in dropouts(graph):
+        del node.attributes["seed"]
+
+
+def dropouts(graph):
+    """The Dropout nodes of `graph`."""
+    return [node for node in graph.all_nodes() if node.op_type == "Dropout"]
 
 
 def drop_debug_metadata(exported):
