@@ -117,7 +117,7 @@ def pretrain_language(tokenizer, steps=1200, batch=32):
     return model.eval()
 
 
-def pretrain_vision(steps=2000, batch=64):
+def pretrain_vision(steps=5000, batch=64):
     """Tells the training pictures apart: the mean of the queries' outputs, ten classes."""
     torch.manual_seed(1)
     vision = Blip2VisionModel(
@@ -141,7 +141,7 @@ def pretrain_vision(steps=2000, batch=64):
     pictures, digits = load_pictures("train", IMAGE)
     for step in range(steps):
         rows = torch.randint(len(pictures), (batch,))
-        shifts = torch.randint(-2, 3, (2,)).tolist()
+        shifts = torch.randint(-1, 2, (2,)).tolist()
         pixels = torch.roll(pictures[rows], shifts, (2, 3))
         loss = nn.functional.cross_entropy(classify(pixels), digits[rows])
         optimizer.zero_grad()
@@ -151,6 +151,8 @@ def pretrain_vision(steps=2000, batch=64):
         if step % 200 == 199:
             print(f"vision step {step + 1}: loss {loss.item():.4f}", flush=True)
     pictures, digits = load_pictures("held-out", IMAGE)
+    vision.eval()
+    qformer.eval()
     with torch.no_grad():
         right = (classify(pictures).argmax(1) == digits).float().mean().item()
     print(f"vision: {100 * right:.1f} % of the held-out pictures right", flush=True)
