@@ -78,10 +78,13 @@ def read_facts(args):
     """What the data must agree on with its model."""
     names = [name for name in metadata.KEYS if name != "features"]
     given = metadata.Facts(**{name: getattr(args, name) for name in names})
-    model = metadata.read_model(args.model) if args.model else None
-    facts = metadata.combine(model, given, args.model)
-    if args.features and args.model and facts.features is None:
-        raise UserError(f"model '{args.model}' starts from pixels: leave out --features, or export it with --features")
+    if args.features and not Path(args.features).is_file():
+        raise UserError(f"--features '{args.features}' does not exist")
+    path = args.model or args.features  # the prefix knows all but the shape of the tokens
+    model = metadata.read_model(path)[0] if path else None
+    facts = metadata.combine(model, given, path)
+    if args.features and facts.features is None:
+        raise UserError(f"model '{path}' starts from pixels: leave out --features, or export it with --features")
     if facts.features is not None and not args.features:
         raise UserError(f"model '{args.model}' starts from '{facts.features}': give --features MODEL.prefix.onnx")
     return facts
@@ -175,8 +178,6 @@ def command(argv):
     facts = read_facts(args)
     prefix_graph = None
     if args.features:
-        if not Path(args.features).is_file():
-            raise UserError(f"--features '{args.features}' does not exist")
         prefix_graph = features.Prefix(args.features, features.find_mgq_run(args.mgq_run), facts)
     job = make_job(args, files, facts)
     capacity = args.shard_size or max(1, prepare.SHARD_BYTES // prepare.row_bytes(job))

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mgq.data import shards
+import numpy as np
+
+from mgq.data import metadata, shards
 from mgq.errors import UserError
 
 MGQ_RUN = "mgq-run"
@@ -25,10 +27,31 @@ def find_mgq_run(given):
 
 
 class Prefix:
-    """MODEL.prefix.onnx, which makes features of `pixel_values`."""
+    """MODEL.prefix.onnx, which makes features of `pixel_values`. `batch`: samples that it takes at a time."""
 
     def __init__(self, path, program, facts):
         self.path, self.program, self.facts = path, program, facts
+        self.dimensions = []
+        first = self.check()
+        self.batch = first.dim_value or 1
+        if first.dim_param:
+            self.dimensions = ["--dim", f"{first.dim_param}={self.batch}"]
+
+    def check(self):
+        """Raises UserError unless this is the prefix of the model; returns its first dimension."""
+        own, graph = metadata.read_model(self.path)
+        for name in ("features", "images", "image_size", "mean", "std"):
+            ours, theirs = getattr(own, name), getattr(self.facts, name)
+            if ours is not None and ours != theirs:
+                raise UserError(f"{self.path}: metadata {metadata.KEYS[name]} is {ours}, but the model's is {theirs}")
+        inputs = [value.name for value in graph.input]
+        if inputs != ["pixel_values"] or len(graph.output) != 1:
+            outputs = [value.name for value in graph.output]
+            raise UserError(
+                f"{self.path}: is no frozen prefix: its inputs are {inputs}, its outputs {outputs},"
+                " expected 'pixel_values' and one output"
+            )
+        return graph.input[0].type.tensor_type.shape.dim[0]
 
     def digest(self):
         return hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
@@ -36,6 +59,7 @@ class Prefix:
     def run(self, inputs, outputs):
         """Runs the graph for each row of file `inputs`; writes file `outputs`."""
         command = [self.program, self.path, "--inputs", inputs, "--outputs", outputs, "--records"]
+        command += self.dimensions
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
@@ -57,7 +81,7 @@ class FeatureShard:
         self.files = [path.with_name(f".{path.name}.{part}") for part in ("text", "pixels", "features")]
         self.writers = [
             shards.ShardWriter(self.files[0], self.text, capacity, {}),
-            shards.ShardWriter(self.files[1], pixels, capacity, normalised),
+            shards.ShardWriter(self.files[1], pixels, -(-capacity // prefix.batch) * prefix.batch, normalised),
         ]
         self.capacity = capacity
 
@@ -71,22 +95,25 @@ class FeatureShard:
 
     def features(self):
         """The tensor that mgq-run wrote."""
-        entries, *_ = shards.read_header(self.files[2])
-        if len(entries) != 1:
-            raise UserError(f"{self.prefix.path}: has outputs {sorted(entries)}, expected one")
-        (name, entry), = entries.items()
+        (name, entry), = shards.read_header(self.files[2])[0].items()
         facts = self.prefix.facts
-        images = [] if facts.images == 1 else [facts.images]
-        expected = [self.rows, *images, facts.tokens_per_image]
-        if entry["dtype"] != "F32" or entry["shape"][:-1] != expected:
+        shape = facts.features_shape or (facts.images, None, None)[facts.images == 1 :]
+        expected = [self.writers[1].rows, *shape]
+        agree = len(entry["shape"]) == len(expected) and all(
+            wanted in (None, found) for wanted, found in zip(expected, entry["shape"])
+        )
+        if entry["dtype"] != "F32" or not agree:
+            words = ", ".join("any" if size is None else str(size) for size in expected)
             raise UserError(
-                f"{self.prefix.path}: output '{name}' is {entry['dtype']} {entry['shape']},"
-                f" expected F32 {[*expected, 'width']}"
+                f"{self.prefix.path}: output '{name}' is {entry['dtype']} {entry['shape']}, expected F32 [{words}]"
             )
         return shards.open_tensor(self.files[2], name)
 
     def close(self):
         """Completes the shard; returns its size in bytes."""
+        while self.writers[1].rows % self.prefix.batch:
+            dtype, shape = self.writers[1].tensors["pixel_values"]
+            self.writers[1].append({"pixel_values": np.zeros(shape, shards.TYPES[dtype])})
         for writer in self.writers:
             writer.close()
         self.prefix.run(self.files[1], self.files[2])

@@ -21,6 +21,7 @@ class Facts:
     mean: tuple | None = None
     std: tuple | None = None
     features: str | None = None
+    features_shape: tuple | None = None  # of image_features of a sample in the graph; no metadata
 
     def to_metadata(self):
         """The metadata of data files."""
@@ -34,7 +35,7 @@ class Facts:
         return values
 
 
-KEYS = {field.name: f"mgq.{field.name}" for field in fields(Facts)}
+KEYS = {field.name: f"mgq.{field.name}" for field in fields(Facts) if field.name != "features_shape"}
 KEYS |= {"mean": "pixel_values.mean", "std": "pixel_values.std"}
 
 
@@ -74,18 +75,22 @@ def shape_facts(graph):
     if len(pixels) in (4, 5):
         facts["image_size"] = pixels[-1]
         facts["images"] = pixels[1] if len(pixels) == 5 else 1
+    features = shapes.get("image_features", ())
+    if len(features) in (3, 4):
+        facts["images"] = features[1] if len(features) == 4 else 1
+        facts["features_shape"] = tuple(features[1:])
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def read_model(path):
-    """Facts of an ONNX file: its metadata, else its inputs' shapes. External data is not read."""
+    """(Facts, graph) of an ONNX file: its metadata, else its inputs' shapes. External data is not read."""
     import onnx
     from google.protobuf.message import DecodeError
 
     if not Path(path).is_file():
         raise UserError(f"model '{path}' does not exist")
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = onnx.load(path, format="protobuf", load_external_data=False)
     except (DecodeError, OSError) as error:
         raise UserError(f"model '{path}' cannot be read as ONNX: {error}") from error
     metadata = {entry.key: entry.value for entry in model.metadata_props}
@@ -96,7 +101,7 @@ def read_model(path):
             if found.get(name, value) != value:
                 raise UserError(f"{path}: metadata {key} is {value}, but the graph's inputs have {found[name]}")
             found[name] = value
-    return Facts(**found)
+    return Facts(**found), model.graph
 
 
 def option(name):
@@ -124,4 +129,4 @@ def combine(model, given, path):
     if missing:
         where = f"model '{path}' does not tell them" if path else "there is no --model to tell them"
         raise UserError(f"missing: {', '.join(missing)}; {where}")
-    return Facts(**values)
+    return Facts(**values, features_shape=getattr(model, "features_shape", None))

@@ -16,6 +16,7 @@ from mgq.errors import UserError
 CHUNK = 1 << 20  # bytes read at a time
 # A syntax error this near to the end of what was read may be no error, but the end; characters.
 NEAR_END = 16
+CUT_NUMBER = 2  # characters behind a number that may yet belong to it, as in 1.5e+
 
 
 @dataclass
@@ -65,7 +66,8 @@ class Scanner:
         try:
             read = self.characters.decode(chunk, final=self.ended)
         except UnicodeDecodeError as error:
-            self.fail(f"not UTF-8: {error.reason}")
+            line = self.lines + self.text.count("\n", self.position) + error.object.count(b"\n", 0, error.start)
+            raise UserError(f"{self.path}: line {line}: not UTF-8: {error.reason}") from error
         self.text = self.text[self.position :] + read
         self.position = 0
 
@@ -88,7 +90,7 @@ class Scanner:
         while True:
             try:
                 _, end = self.decoder.raw_decode(self.text, self.position)
-                if end < len(self.text) or self.ended:
+                if self.ended or end + CUT_NUMBER < len(self.text):
                     break
             except json.JSONDecodeError as error:
                 cut = error.pos >= len(self.text) - NEAR_END or error.msg.startswith("Unterminated string")
