@@ -19,20 +19,27 @@ IMAGE_TOKENS = ("<|extra_0|>", "<|image_pad|>")  # the first one that a tokenize
 QWEN_FILE = "qwen.tiktoken"
 # All that decides the tokens of a folder.
 FILES = (
-    QWEN_FILE, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt",
+    QWEN_FILE,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
 )
 # How first-generation Qwen cuts text before merging bytes: contractions, words with one leading sign,
 # single digits, runs of signs, line ends, spaces.
-QWEN_PATTERN = "|".join((
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
-    r"[^\r\n\p{L}\p{N}]?\p{L}+",
-    r"\p{N}",
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-    r"\s*[\r\n]+",
-    r"\s+(?!\S)",
-    r"\s+",
-))
+QWEN_PATTERN = "|".join(
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
 QWEN_EXTRAS = 205  # <|extra_0|> ... <|extra_204|>
 
 
@@ -60,6 +67,10 @@ class Tokenizer:
 
     def use_image_token(self, token):
         """Takes `token` for images. No text may give it."""
+        if token in (self.im_start, self.im_end, self.end):
+            raise UserError(
+                f"image token {token} is {self.token_text(token)} of tokenizer '{self.folder}'"
+            )
         if self.is_ordinary(token):
             raise UserError(
                 f"image token {token} is the ordinary token {self.decode([token])!r} of tokenizer"
@@ -198,7 +209,9 @@ def load_pipeline(folder):
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        found = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         return found.backend_tokenizer
     except (OSError, ValueError, KeyError, AttributeError, json.JSONDecodeError) as error:
         raise UserError(f"tokenizer '{folder}' cannot be loaded: {error}") from error

@@ -9,7 +9,9 @@ from mgq.errors import UserError
 
 SPEED = "samples/s"
 NO_SCALARS = ("step", "epoch", "samples", "step_seconds")  # of a line; they place or make others
-REMEMBERED = 4096  # bytes before the place that was read up to; they tell whether they were replaced
+REMEMBERED = (
+    4096  # bytes before the place that was read up to; they tell whether they were replaced
+)
 
 
 def scalars(line):
@@ -86,7 +88,9 @@ class TrainingLog:
             line = None
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
             shown = text[:60].decode(errors="replace")
-            raise UserError(f"{self.path}: line {self.lines} is no step of a training log: {shown!r}")
+            raise UserError(
+                f"{self.path}: line {self.lines} is no step of a training log: {shown!r}"
+            )
         step = line["step"]
         for later in [known for known in reversed(self.steps) if known >= step]:
             del self.steps[later]

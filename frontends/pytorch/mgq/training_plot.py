@@ -6,7 +6,12 @@ from mgq.errors import UserError
 from mgq.files import whole_file
 from mgq.training_log import SPEED
 
-FIRST = ("loss", "grad_norm", "learning_rate", SPEED)  # panels, in this order; then all others by name
+FIRST = (
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    SPEED,
+)  # panels, in this order; then all others by name
 COLUMNS = 2
 PANEL = (5.6, 2.8)  # inches
 MARKED = 50  # points that still get a dot each
@@ -25,13 +30,30 @@ def draw(axes, series, name, run, number):
     if name in series:
         steps, values = series[name]
         dots = "o" if len(steps) <= MARKED else ""
-        axes.plot(steps, values, color=color, linewidth=1, marker=dots, markersize=2, label=run,
-                  gid=f"curve-{name}-{number}")
+        axes.plot(
+            steps,
+            values,
+            color=color,
+            linewidth=1,
+            marker=dots,
+            markersize=2,
+            label=run,
+            gid=f"curve-{name}-{number}",
+        )
     if name == "loss" and "eval_loss" in series:
         steps, values = series["eval_loss"]
         label = f"{run} eval_loss" if run else "eval_loss"
-        axes.plot(steps, values, "D--", color=color, linewidth=1, markersize=3, alpha=0.7, label=label,
-                  gid=f"curve-eval_loss-{number}")
+        axes.plot(
+            steps,
+            values,
+            "D--",
+            color=color,
+            linewidth=1,
+            markersize=3,
+            alpha=0.7,
+            label=label,
+            gid=f"curve-eval_loss-{number}",
+        )
 
 
 def plot(runs, path):
@@ -43,7 +65,9 @@ def plot(runs, path):
 
     titles = panels({name for series in runs.values() for name in series})
     rows = -(-len(titles) // COLUMNS)
-    with pyplot.rc_context({"svg.hashsalt": "mgq", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}):
+    with pyplot.rc_context(
+        {"svg.hashsalt": "mgq", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
+    ):
         size = PANEL[0] * min(COLUMNS, len(titles)), PANEL[1] * rows
         figure, grid = pyplot.subplots(
             rows, min(COLUMNS, len(titles)), squeeze=False, figsize=size, layout="constrained"
@@ -53,7 +77,9 @@ def plot(runs, path):
             axes.set_xlabel("step")
             for i, (run, series) in enumerate(runs.items()):
                 draw(axes, series, name, run if len(runs) > 1 else None, i)
-            if len(runs) > 1 or (name == "loss" and any("eval_loss" in series for series in runs.values())):
+            if len(runs) > 1 or (
+                name == "loss" and any("eval_loss" in series for series in runs.values())
+            ):
                 axes.legend(fontsize=7)
         for axes in grid.flat[len(titles) :]:
             axes.set_visible(False)
@@ -82,12 +108,19 @@ class Events:
     def write(self, steps, first):
         """Writes `steps` (step -> scalars) from step `first` on; what was there from it on is void."""
         start = self.event.SessionLog(status=self.event.SessionLog.START)
-        self.writer.add_event(self.event.Event(wall_time=time.time(), step=first, session_log=start))
+        self.writer.add_event(
+            self.event.Event(wall_time=time.time(), step=first, session_log=start)
+        )
         for step, values in steps.items():
             if step >= first:
-                pairs = [self.summary.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+                pairs = [
+                    self.summary.Summary.Value(tag=name, simple_value=value)
+                    for name, value in values.items()
+                ]
                 summary = self.summary.Summary(value=pairs)
-                self.writer.add_event(self.event.Event(wall_time=time.time(), step=step, summary=summary))
+                self.writer.add_event(
+                    self.event.Event(wall_time=time.time(), step=step, summary=summary)
+                )
         self.writer.flush()
 
     def close(self):

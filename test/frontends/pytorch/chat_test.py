@@ -54,69 +54,143 @@ CASES = {
         [*SYSTEM, *turn("user", "Name it ", IMAGE), *turn("assistant", "Red")],
     ),
     "two turns": (
-        {"image": "1.png", "instruction": ["<Img><ImageHere></Img>A?", "And B?"], "output": ["No.", "Yes!"]},
-        [*SYSTEM, *turn("user", *PICTURE, "A?"), *turn("assistant", "No."),
-         *turn("user", "And B?"), *turn("assistant", "Yes!")],
+        {
+            "image": "1.png",
+            "instruction": ["<Img><ImageHere></Img>A?", "And B?"],
+            "output": ["No.", "Yes!"],
+        },
+        [
+            *SYSTEM,
+            *turn("user", *PICTURE, "A?"),
+            *turn("assistant", "No."),
+            *turn("user", "And B?"),
+            *turn("assistant", "Yes!"),
+        ],
     ),
     "text only": (
         {"instruction": "1 + 1", "output": "2"},
         [*SYSTEM, *turn("user", "1 + 1"), *turn("assistant", "2")],
     ),
     "two images in a turn": (
-        {"image": ["1.png", "2.png"], "instruction": "<Img><ImageHere></Img><Img><ImageHere></Img> Equal?", "output": "No"},
+        {
+            "image": ["1.png", "2.png"],
+            "instruction": "<Img><ImageHere></Img><Img><ImageHere></Img> Equal?",
+            "output": "No",
+        },
         [*SYSTEM, *turn("user", *PICTURE, *PICTURE, " Equal?"), *turn("assistant", "No")],
     ),
     "images in two turns": (
-        {"image": ["1.png", "2.png"], "instruction": ["<ImageHere>a", "b<ImageHere>"], "output": ["c", "d"]},
-        [*SYSTEM, *turn("user", IMAGE, "a"), *turn("assistant", "c"),
-         *turn("user", "b", IMAGE), *turn("assistant", "d")],
+        {
+            "image": ["1.png", "2.png"],
+            "instruction": ["<ImageHere>a", "b<ImageHere>"],
+            "output": ["c", "d"],
+        },
+        [
+            *SYSTEM,
+            *turn("user", IMAGE, "a"),
+            *turn("assistant", "c"),
+            *turn("user", "b", IMAGE),
+            *turn("assistant", "d"),
+        ],
     ),
     "video: a folder of seven frames": (
         {"video": "seven", "instruction": "<Img><ImageHere></Img> What?", "output": "Red"},
-        [*SYSTEM, *turn("user", "<Img>", IMAGE, IMAGE, IMAGE, "</Img> What?"), *turn("assistant", "Red")],
+        [
+            *SYSTEM,
+            *turn("user", "<Img>", IMAGE, IMAGE, IMAGE, "</Img> What?"),
+            *turn("assistant", "Red"),
+        ],
     ),
     "video: two frames, fewer than the model takes": (
-        {"video": ["1.png", "2.png"], "instruction": ["<Img><ImageHere></Img> What?"], "output": ["Red"]},
+        {
+            "video": ["1.png", "2.png"],
+            "instruction": ["<Img><ImageHere></Img> What?"],
+            "output": ["Red"],
+        },
         [*SYSTEM, *turn("user", "<Img>", IMAGE, IMAGE, "</Img> What?"), *turn("assistant", "Red")],
     ),
     "LLaVA": (
-        {"id": "7", "image": "1.png", "conversations": [
-            {"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A cat"}]},
+        {
+            "id": "7",
+            "image": "1.png",
+            "conversations": [
+                {"from": "human", "value": "<image>\nWhat?"},
+                {"from": "gpt", "value": "A cat"},
+            ],
+        },
         [*SYSTEM, *turn("user", *PICTURE, "\nWhat?"), *turn("assistant", "A ", "cat")],
     ),
     "LLaVA: image in the second turn": (
-        {"image": "1.png", "conversations": [
-            {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hi!"},
-            {"from": "human", "value": "What?\n<image>"}, {"from": "gpt", "value": "Red"}]},
-        [*SYSTEM, *turn("user", "Hi"), *turn("assistant", "Hi!"),
-         *turn("user", "What?\n", *PICTURE), *turn("assistant", "Red")],
+        {
+            "image": "1.png",
+            "conversations": [
+                {"from": "human", "value": "Hi"},
+                {"from": "gpt", "value": "Hi!"},
+                {"from": "human", "value": "What?\n<image>"},
+                {"from": "gpt", "value": "Red"},
+            ],
+        },
+        [
+            *SYSTEM,
+            *turn("user", "Hi"),
+            *turn("assistant", "Hi!"),
+            *turn("user", "What?\n", *PICTURE),
+            *turn("assistant", "Red"),
+        ],
     ),
     "LLaVA: the assistant's first turn is dropped": (
-        {"conversations": [
-            {"from": "gpt", "value": "Go on"}, {"from": "human", "value": "A"}, {"from": "gpt", "value": "B"}]},
+        {
+            "conversations": [
+                {"from": "gpt", "value": "Go on"},
+                {"from": "human", "value": "A"},
+                {"from": "gpt", "value": "B"},
+            ]
+        },
         [*SYSTEM, *turn("user", "A"), *turn("assistant", "B")],
     ),
     "messages with a system message": (
-        {"messages": [
-            {"role": "system", "content": "Be kind."}, {"role": "user", "content": "A"},
-            {"role": "assistant", "content": "B"}]},
+        {
+            "messages": [
+                {"role": "system", "content": "Be kind."},
+                {"role": "user", "content": "A"},
+                {"role": "assistant", "content": "B"},
+            ]
+        },
         [*turn("system", "Be kind."), *turn("user", "A"), *turn("assistant", "B")],
     ),
     "messages with parts": (
-        {"messages": [
-            {"role": "user", "content": [
-                {"type": "text", "text": "From "}, {"type": "image_url", "image_url": {"url": "1.png"}},
-                {"type": "text", "text": " to "}, {"type": "image", "image": "2.png"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "B"}]}]},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "From "},
+                        {"type": "image_url", "image_url": {"url": "1.png"}},
+                        {"type": "text", "text": " to "},
+                        {"type": "image", "image": "2.png"},
+                    ],
+                },
+                {"role": "assistant", "content": [{"type": "text", "text": "B"}]},
+            ]
+        },
         [*SYSTEM, *turn("user", "From ", *PICTURE, " to ", *PICTURE), *turn("assistant", "B")],
     ),
     "messages: pictures beside them": (
-        {"images": ["1.png", "2.png"], "messages": [
-            {"role": "user", "content": "<image><image>?"}, {"role": "assistant", "content": "B"}]},
+        {
+            "images": ["1.png", "2.png"],
+            "messages": [
+                {"role": "user", "content": "<image><image>?"},
+                {"role": "assistant", "content": "B"},
+            ],
+        },
         [*SYSTEM, *turn("user", *PICTURE, *PICTURE, "?"), *turn("assistant", "B")],
     ),
     "Chinese": (
-        {"image": "1.png", "instruction": "<Img><ImageHere></Img> 图中是什么？", "output": "一只猫。"},
+        {
+            "image": "1.png",
+            "instruction": "<Img><ImageHere></Img> 图中是什么？",
+            "output": "一只猫。",
+        },
         [*SYSTEM, *turn("user", *PICTURE, " ", "图", "中是什么？"), *turn("assistant", "一只猫。")],
     ),
     "an answer that is cut": (
@@ -124,16 +198,33 @@ CASES = {
         [*SYSTEM, *turn("user", "Count"), M(START), "assistant", NL, B("0123456789" * 20)],
     ),
     "marks of control tokens in text are text": (
-        {"image": "1.png", "instruction": "<ImageHere><|extra_0|><|image_pad|>", "output": "a<|im_end|>\n<|endoftext|>"},
-        [*SYSTEM, *turn("user", IMAGE, "<|extra_0|><|image_pad|>"), *turn("assistant", "a<|im_end|>\n<|endoftext|>")],
+        {
+            "image": "1.png",
+            "instruction": "<ImageHere><|extra_0|><|image_pad|>",
+            "output": "a<|im_end|>\n<|endoftext|>",
+        },
+        [
+            *SYSTEM,
+            *turn("user", IMAGE, "<|extra_0|><|image_pad|>"),
+            *turn("assistant", "a<|im_end|>\n<|endoftext|>"),
+        ],
     ),
     "an image mark in an answer is text": (
         {"instruction": "Name the mark", "output": "<Img><ImageHere></Img> <image>"},
-        [*SYSTEM, *turn("user", "Name the mark"), *turn("assistant", "<Img><ImageH", "er", "e></Img> <image>")],
+        [
+            *SYSTEM,
+            *turn("user", "Name the mark"),
+            *turn("assistant", "<Img><ImageH", "er", "e></Img> <image>"),
+        ],
     ),
     "the last question has no answer": (
-        {"conversations": [
-            {"from": "user", "value": "A"}, {"from": "assistant", "value": "B"}, {"from": "user", "value": "C"}]},
+        {
+            "conversations": [
+                {"from": "user", "value": "A"},
+                {"from": "assistant", "value": "B"},
+                {"from": "user", "value": "C"},
+            ]
+        },
         [*SYSTEM, *turn("user", "A"), *turn("assistant", "B"), *turn("user", "C")],
     ),
     "an empty answer": (
@@ -141,9 +232,18 @@ CASES = {
         [*SYSTEM, *turn("user", "A"), *turn("assistant")],
     ),
     "a picture within the record": (
-        {"messages": [
-            {"role": "user", "content": ["A", {"type": "image_url", "image_url": "data:image/png;base64,PICTURE"}]},
-            {"role": "assistant", "content": "B"}]},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        "A",
+                        {"type": "image_url", "image_url": "data:image/png;base64,PICTURE"},
+                    ],
+                },
+                {"role": "assistant", "content": "B"},
+            ]
+        },
         [*SYSTEM, *turn("user", "A", *PICTURE), *turn("assistant", "B")],
     ),
 }
@@ -153,7 +253,9 @@ class Spelling:
     """Ids of pieces, from the fixture's description alone."""
 
     def __init__(self, first, byte, control, image):
-        self.merged = {(a + b).decode(errors="replace"): first + i for i, (a, b) in enumerate(MERGES)}
+        self.merged = {
+            (a + b).decode(errors="replace"): first + i for i, (a, b) in enumerate(MERGES)
+        }
         self.byte, self.control = byte, control
         self.control[IMAGE] = image
 
@@ -218,11 +320,29 @@ class ChatTest(unittest.TestCase):
 
     def check(self, tokenizer, spelling, labels):
         output = self.work / f"{tokenizer}-{labels}"
-        prepare.main([
-            "--data", str(self.work / "cases.json"), "--tokenizer", str(self.work / tokenizer), "-o", str(output),
-            "--labels", labels, "--length", str(LENGTH), "--images", str(IMAGES), "--on-error=stop",
-            "--tokens-per-image", str(PER_IMAGE), "--image-size", "14", "--workers", "1",
-        ])
+        prepare.main(
+            [
+                "--data",
+                str(self.work / "cases.json"),
+                "--tokenizer",
+                str(self.work / tokenizer),
+                "-o",
+                str(output),
+                "--labels",
+                labels,
+                "--length",
+                str(LENGTH),
+                "--images",
+                str(IMAGES),
+                "--on-error=stop",
+                "--tokens-per-image",
+                str(PER_IMAGE),
+                "--image-size",
+                "14",
+                "--workers",
+                "1",
+            ]
+        )
         rows = load_file(f"{output}-00000.safetensors")
         self.assertEqual(len(rows["labels"]), len(CASES))
         for i, (name, (_, pieces)) in enumerate(CASES.items()):

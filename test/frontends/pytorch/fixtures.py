@@ -16,15 +16,35 @@ sys.path.insert(0, str(ROOT / "frontends" / "pytorch"))
 
 # In order of priority: merged pairs that lead to the words of the roles and to 'cat', '图'.
 MERGES = [
-    (b"u", b"s"), (b"e", b"r"), (b"us", b"er"),
-    (b"s", b"y"), (b"s", b"t"), (b"e", b"m"), (b"sy", b"st"), (b"syst", b"em"),
-    (b"a", b"s"), (b"as", b"s"), (b"i", b"st"), (b"ass", b"ist"), (b"a", b"n"), (b"an", b"t"),
+    (b"u", b"s"),
+    (b"e", b"r"),
+    (b"us", b"er"),
+    (b"s", b"y"),
+    (b"s", b"t"),
+    (b"e", b"m"),
+    (b"sy", b"st"),
+    (b"syst", b"em"),
+    (b"a", b"s"),
+    (b"as", b"s"),
+    (b"i", b"st"),
+    (b"ass", b"ist"),
+    (b"a", b"n"),
+    (b"an", b"t"),
     (b"assist", b"ant"),
-    (b"c", b"a"), (b"ca", b"t"),
-    (b"\xe5", b"\x9b"), (b"\xe5\x9b", b"\xbe"),
+    (b"c", b"a"),
+    (b"ca", b"t"),
+    (b"\xe5", b"\x9b"),
+    (b"\xe5\x9b", b"\xbe"),
 ]
 WORDS = ["user", "system", "assistant", "cat", "图"]
-CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|spare_0|>", "<|spare_1|>", "<|image_pad|>"]
+CONTROL = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|spare_0|>",
+    "<|spare_1|>",
+    "<|image_pad|>",
+]
 IMAGE_TOKEN = 5  # of hf_tokenizer, as of the tiny exports
 # Bytes that occur in UTF-8 text, without most control characters.
 TEXT_BYTES = [9, 10, 13, *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF5)]
@@ -41,7 +61,15 @@ def byte_letters():
 
 def hf_tokenizer(folder):
     """Writes a Hugging Face tokenizer folder: control tokens 0 to 5, then bytes, then MERGES."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+    )
 
     letters = byte_letters()
     spell = lambda word: "".join(letters[byte] for byte in word)
@@ -53,18 +81,24 @@ def hf_tokenizer(folder):
     )
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(r"[^\s\p{L}]+|\s?\p{L}+|\s+"), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"[^\s\p{L}]+|\s?\p{L}+|\s+"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROL])
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in CONTROL]
+    )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": "<|endoftext|>", "eos_token": "<|im_end|>", "model_max_length": 32768,
+        "pad_token": "<|endoftext|>",
+        "eos_token": "<|im_end|>",
+        "model_max_length": 32768,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
@@ -92,26 +126,32 @@ def picture(path, size=(40, 30), seed=0, mode="RGB", **options):
     return path
 
 
-def model_without_weights(path, image=28, length=64, images=1, **metadata):
+def model_without_weights(path, image=28, length=64, images=1, micro_batch=1, **metadata):
     """Writes an ONNX file with the inputs and metadata of an export, and no weights.
 
-    `metadata`: further keys, or None to leave one out; underscores for dots after `mgq`.
+    `metadata`: values of keys without `mgq.` or `pixel_values.`, None to leave one out.
     """
     from onnx import TensorProto, helper, save
 
-    pixels = [1, 3, image, image] if images == 1 else [1, images, 3, image, image]
+    pixels = [micro_batch, *[images] * (images > 1), 3, image, image]
     inputs = [helper.make_tensor_value_info("pixel_values", TensorProto.FLOAT, pixels)]
     for name in ("input_ids", "attention_mask", "labels"):
-        inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, [1, length]))
+        inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, [micro_batch, length]))
     loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
     node = helper.make_node("ReduceMean", ["pixel_values"], ["loss"], keepdims=0)
     model = helper.make_model(helper.make_graph([node], "model", inputs, [loss]))
     values = {
-        "mgq.image_token_id": IMAGE_TOKEN, "mgq.tokens_per_image": 4, "mgq.images": images,
-        "mgq.image_size": image, "mgq.length": length, "mgq.vocabulary": 256,
-        "pixel_values.mean": "0.5,0.5,0.5", "pixel_values.std": "0.25,0.25,0.25",
+        "mgq.image_token_id": IMAGE_TOKEN,
+        "mgq.tokens_per_image": 4,
+        "mgq.images": images,
+        "mgq.image_size": image,
+        "mgq.length": length,
+        "mgq.vocabulary": 256,
+        "pixel_values.mean": "0.5,0.5,0.5",
+        "pixel_values.std": "0.25,0.25,0.25",
     }
-    values |= {"mgq." + key: value for key, value in metadata.items()}
+    for key, value in metadata.items():
+        values[f"pixel_values.{key}" if key in ("mean", "std") else f"mgq.{key}"] = value
     helper.set_model_props(model, {k: str(v) for k, v in values.items() if v is not None})
     save(model, str(path))
     return Path(path)

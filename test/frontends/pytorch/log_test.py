@@ -24,8 +24,14 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(fixtures.ROOT / "frontends" / "pyt
 
 def line(step, loss=None, **more):
     values = {
-        "step": step, "epoch": step / 10, "loss": 4 / step if loss is None else loss, "grad_norm": 1.5,
-        "learning_rate": 1e-4, "samples": 4, "step_seconds": 0.5, **more,
+        "step": step,
+        "epoch": step / 10,
+        "loss": 4 / step if loss is None else loss,
+        "grad_norm": 1.5,
+        "learning_rate": 1e-4,
+        "samples": 4,
+        "step_seconds": 0.5,
+        **more,
     }
     return json.dumps(values) + "\n"
 
@@ -65,7 +71,8 @@ class LogTest(unittest.TestCase):
 
         found = EventAccumulator(str(folder or self.board), size_guidance={"scalars": 0}).Reload()
         return {
-            tag: {event.step: event.value for event in found.Scalars(tag)} for tag in found.Tags()["scalars"]
+            tag: {event.step: event.value for event in found.Scalars(tag)}
+            for tag in found.Tags()["scalars"]
         }
 
     def curves(self):
@@ -75,7 +82,8 @@ class LogTest(unittest.TestCase):
         groups = {group.get("id", ""): group for group in root.iter(f"{SVG}g")}
         curves = {
             name.removeprefix("curve-"): len(re.findall("[ML]", group.find(f"{SVG}path").get("d")))
-            for name, group in groups.items() if name.startswith("curve-")
+            for name, group in groups.items()
+            if name.startswith("curve-")
         }
         return sum(name.startswith("axes_") for name in groups), curves
 
@@ -85,11 +93,21 @@ class LogTest(unittest.TestCase):
             file.write(line(21, eval_loss=0.25, eval_accuracy=0.5))
         self.succeeds(self.log, "--tensorboard", self.board)
         events = self.events()
-        self.assertEqual(set(events), {
-            "loss", "grad_norm", "learning_rate", "samples/s", "eval_loss", "eval_accuracy",
-        })
+        self.assertEqual(
+            set(events),
+            {
+                "loss",
+                "grad_norm",
+                "learning_rate",
+                "samples/s",
+                "eval_loss",
+                "eval_accuracy",
+            },
+        )
         self.assertEqual(list(events["loss"]), list(range(1, 22)))
-        self.assertEqual([events["loss"][4], events["samples/s"][7], events["eval_accuracy"]], [1, 8, {21: 0.5}])
+        self.assertEqual(
+            [events["loss"][4], events["samples/s"][7], events["eval_accuracy"]], [1, 8, {21: 0.5}]
+        )
         self.assertAlmostEqual(events["learning_rate"][1], 1e-4)
 
     def test_again(self):
@@ -107,7 +125,9 @@ class LogTest(unittest.TestCase):
         (other / "log.jsonl").write_text(line(1, loss=9))
         third = self.work / "third.jsonl"
         third.write_text(line(1, loss=8))
-        self.succeeds(self.log, other / "log.jsonl", "--tensorboard", self.board, "--plot", self.svg)
+        self.succeeds(
+            self.log, other / "log.jsonl", "--tensorboard", self.board, "--plot", self.svg
+        )
         self.assertEqual(self.events(self.board / "other-log")["loss"], {1: 9})
         self.assertEqual(len(self.events(self.board / f"{self.work.name}-log")["loss"]), 20)
         self.succeeds(self.log, third, "--tensorboard", self.work / "short")
@@ -121,17 +141,25 @@ class LogTest(unittest.TestCase):
         names = ("loss", "grad_norm", "learning_rate", "samples/s")
         self.assertEqual(self.curves(), (4, dict.fromkeys((f"{name}-0" for name in names), 20)))
         with open(self.log, "a") as file:
-            file.write(line(21, eval_loss=0.25, eval_accuracy=0.5) + line(22, eval_loss=0.2, eval_accuracy=0.75))
+            file.write(
+                line(21, eval_loss=0.25, eval_accuracy=0.5)
+                + line(22, eval_loss=0.2, eval_accuracy=0.75)
+            )
         self.succeeds(self.log, "--plot", self.svg)
         panels, curves = self.curves()
-        self.assertEqual((panels, curves["loss-0"], curves["eval_loss-0"], curves["eval_accuracy-0"]), (5, 22, 2, 2))
+        self.assertEqual(
+            (panels, curves["loss-0"], curves["eval_loss-0"], curves["eval_accuracy-0"]),
+            (5, 22, 2, 2),
+        )
         before = self.svg.read_bytes()
         self.succeeds(self.log, "--plot", self.svg)
         self.assertEqual(self.svg.read_bytes(), before)
 
     def test_not_finite(self):
         """Values that are null or not finite are left out."""
-        self.log.write_text(line(1) + line(2, loss=float("nan"), grad_norm=None) + line(3, eval_loss=float("inf")))
+        self.log.write_text(
+            line(1) + line(2, loss=float("nan"), grad_norm=None) + line(3, eval_loss=float("inf"))
+        )
         self.succeeds(self.log, "--tensorboard", self.board, "--plot", self.svg)
         events = self.events()
         self.assertEqual(list(events["loss"]), [1, 3])
@@ -171,15 +199,23 @@ class LogTest(unittest.TestCase):
         empty.write_text("")
         self.fails("log '.*empty.jsonl' has no steps yet", empty, "--plot", self.svg)
         self.assertFalse(self.svg.exists())
-        self.fails("log '/none.jsonl' cannot be read: No such file", "/none.jsonl", "--plot", self.svg)
+        self.fails(
+            "log '/none.jsonl' cannot be read: No such file", "/none.jsonl", "--plot", self.svg
+        )
         for text in ("no json\n", "[1]\n", '{"loss": 1}\n', '{"step": "x"}\n'):
             empty.write_text(line(1) + text)
-            self.fails("empty.jsonl: line 2 is no step of a training log: '", empty, "--plot", self.svg)
+            self.fails(
+                "empty.jsonl: line 2 is no step of a training log: '", empty, "--plot", self.svg
+            )
         self.fails("cannot write '/none/plot.svg'", self.log, "--plot", "/none/plot.svg")
         (self.work / "file").write_text("")
-        self.fails("cannot write '.*file/board'", self.log, "--tensorboard", self.work / "file" / "board")
+        self.fails(
+            "cannot write '.*file/board'", self.log, "--tensorboard", self.work / "file" / "board"
+        )
         self.fails("give --tensorboard DIR or --plot FILE.svg", self.log, status=2)
-        self.fails("invalid seconds value: '0'", self.log, "--plot", self.svg, "--interval", 0, status=2)
+        self.fails(
+            "invalid seconds value: '0'", self.log, "--plot", self.svg, "--interval", 0, status=2
+        )
         self.fails("there is no folder '/none'", "/none/log.jsonl", "--plot", self.svg, "--follow")
 
     def wait_for(self, condition):
@@ -195,9 +231,22 @@ class LogTest(unittest.TestCase):
             board = self.work / f"board{number.value}"
             self.svg.unlink(missing_ok=True)
             process = subprocess.Popen(
-                [sys.executable, "-m", "mgq.commands.log", self.log, "--tensorboard", board, "--plot", self.svg,
-                 "--follow", "--interval", "0.05"],
-                env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+                [
+                    sys.executable,
+                    "-m",
+                    "mgq.commands.log",
+                    self.log,
+                    "--tensorboard",
+                    board,
+                    "--plot",
+                    self.svg,
+                    "--follow",
+                    "--interval",
+                    "0.05",
+                ],
+                env=ENVIRONMENT,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             self.assertIn("waiting for", process.stderr.readline())
             self.log.write_text(line(1) + line(2) + line(3))

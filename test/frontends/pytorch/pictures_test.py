@@ -33,8 +33,17 @@ class PicturesTest(unittest.TestCase):
 
     def test_kinds(self):
         """Grey, palette, CMYK, alpha and others are RGB, as Pillow converts them."""
-        for mode, name in (("L", "l.png"), ("1", "1.png"), ("P", "p.gif"), ("CMYK", "c.jpg"), ("RGBA", "a.png"),
-                           ("LA", "la.png"), ("YCbCr", "y.jpg"), ("RGB", "r.webp"), ("RGB", "r.bmp")):
+        for mode, name in (
+            ("L", "l.png"),
+            ("1", "1.png"),
+            ("P", "p.gif"),
+            ("CMYK", "c.jpg"),
+            ("RGBA", "a.png"),
+            ("LA", "la.png"),
+            ("YCbCr", "y.jpg"),
+            ("RGB", "r.webp"),
+            ("RGB", "r.bmp"),
+        ):
             path = fixtures.picture(self.work / name, mode=mode)
             found = pictures.load(name, self.work)
             with Image.open(path) as image:
@@ -51,7 +60,9 @@ class PicturesTest(unittest.TestCase):
         """Of 16-bit grey the upper 8 bits count."""
         values = np.array([[0, 255, 256], [0x1234, 0x8000, 0xFFFF]], np.uint16)
         Image.fromarray(values).save(self.work / "16.png")
-        self.assertEqual(np.asarray(pictures.load("16.png", self.work))[..., 1].tolist(), (values >> 8).tolist())
+        self.assertEqual(
+            np.asarray(pictures.load("16.png", self.work))[..., 1].tolist(), (values >> 8).tolist()
+        )
 
     def test_orientation_is_not_applied(self):
         """EXIF's orientation is left alone, as MPP-LLaVA does."""
@@ -82,7 +93,9 @@ class PicturesTest(unittest.TestCase):
         self.fails("bad\0name.png", "")
         Image.fromarray(np.ones((3, 3), np.float32)).save(self.work / "float.tif")
         self.fails("float.tif", "not supported yet: a picture of floating-point numbers")
-        with self.assertRaisesRegex(RecordError, "picture of 3 bytes in the record: no picture of a known format"):
+        with self.assertRaisesRegex(
+            RecordError, "picture of 3 bytes in the record: no picture of a known format"
+        ):
             pictures.load(b"abc", self.work)
 
     def test_damaged_bytes(self):
@@ -141,7 +154,9 @@ class PicturesTest(unittest.TestCase):
         ramp = np.tile(np.arange(0, 256, 4, np.uint8)[None, :, None], (64, 1, 3))
         image = Image.fromarray(ramp)
         rows = [pictures.transform(image, 8, seed)[0, 0].astype(int) for seed in range(400)]
-        np.testing.assert_array_equal(pictures.transform(image, 8, 5), pictures.transform(image, 8, 5))
+        np.testing.assert_array_equal(
+            pictures.transform(image, 8, 5), pictures.transform(image, 8, 5)
+        )
         flipped = sum(row[0] > row[-1] for row in rows)
         self.assertTrue(150 < flipped < 250, flipped)
         self.assertGreater(len({tuple(row) for row in rows}), 100)
@@ -178,6 +193,8 @@ class VideosTest(unittest.TestCase):
             pictures.load_video("empty", self.work, 2)
         with self.assertRaisesRegex(RecordError, "video 'none': no such file or folder in"):
             pictures.load_video("none", self.work, 2)
+        with self.assertRaisesRegex(RecordError, "video 'x+': File name too long"):
+            pictures.load_video("x" * 300, self.work, 2)
         with self.assertRaisesRegex(RecordError, "picture 'none.png': no such file"):
             pictures.load_video(["none.png"], self.work, 2)
         with self.assertRaisesRegex(RecordError, "video is a data URL; not supported yet"):
@@ -187,7 +204,9 @@ class VideosTest(unittest.TestCase):
         """A video file without PyAV is an error that says what to do."""
         (self.work / "v.mp4").write_bytes(b"x")
         with mock.patch.dict("sys.modules", {"av": None}):
-            with self.assertRaisesRegex(UserError, "video 'v.mp4' is a file, which needs PyAV: run 'pip install av'"):
+            with self.assertRaisesRegex(
+                UserError, "video 'v.mp4' is a file, which needs PyAV: run 'pip install av'"
+            ):
                 pictures.load_video("v.mp4", self.work, 2)
 
     @unittest.skipUnless(importlib.util.find_spec("av"), "needs PyAV")

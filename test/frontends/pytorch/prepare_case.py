@@ -46,9 +46,16 @@ class PrepareTest(unittest.TestCase):
     def arguments(self, *options, data=None, output="out/train"):
         model = ["--model", str(self.model)] if self.model else []
         return [
-            "--data", str(data or self.data), "--images-root", str(self.work / "images"),
-            "--tokenizer", str(self.work / "tok"), *model,
-            "-o", f"{self.work}/{output}", *map(str, options),
+            "--data",
+            str(data or self.data),
+            "--images-root",
+            str(self.work / "images"),
+            "--tokenizer",
+            str(self.work / "tok"),
+            *model,
+            "-o",
+            f"{self.work}/{output}",
+            *map(str, options),
         ]
 
     def run_command(self, *options, **keywords):

@@ -21,10 +21,16 @@ class ErrorsTest(PrepareTest):
 
     def test_inputs(self):
         """What is missing among the inputs is named, and nothing is written."""
-        self.fails("data file '.*none.json' cannot be read: No such file", data=self.work / "none.json")
+        self.fails(
+            "data file '.*none.json' cannot be read: No such file", data=self.work / "none.json"
+        )
         (self.work / "bad.json").write_text('[{"a": 1},\n{"b" 2}]')
-        self.fails("bad.json: line 2: record 2: Expecting ':' delimiter", data=self.work / "bad.json")
-        self.fails("--images-root '/none' is no folder", "--images-root", "/none", "--data", self.data)
+        self.fails(
+            "bad.json: line 2: record 2: Expecting ':' delimiter", data=self.work / "bad.json"
+        )
+        self.fails(
+            "--images-root '/none' is no folder", "--images-root", "/none", "--data", self.data
+        )
         self.fails("--images-root names 2 folders for 1 data files", "--images-root", self.work)
         self.fails("weight -1, expected a positive number", data=f"{self.data}:-1")
         self.fails("weight 0, expected a positive number", data=f"{self.data}:0")
@@ -46,18 +52,30 @@ class ErrorsTest(PrepareTest):
     def test_model_and_options(self):
         """Options stand in for metadata that a model lacks, and must agree with what it has."""
         self.fails("--length is 64, but model '.*' has 80", "--length", 64)
+        self.fails("--micro-batch is 2, but model '.*' has 1", "--micro-batch", 2)
         self.fails("--images is 2, but model '.*' has 1", "--images", 2)
-        fixtures.model_without_weights(self.model, tokens_per_image=None, length=80, image_token_id=None)
+        fixtures.model_without_weights(
+            self.model, tokens_per_image=None, length=80, image_token_id=None
+        )
         self.fails("missing: --tokens-per-image; model '.*' does not tell them")
         self.prepare("--workers", 1, "--tokens-per-image", 6)
         self.assertEqual(self.state()["metadata"]["mgq.tokens_per_image"], "6")
         self.model = None
-        self.fails("missing: --tokens-per-image, --image-size, --length; there is no --model to tell them")
+        self.fails(
+            "missing: --tokens-per-image, --image-size, --length; there is no --model to tell them"
+        )
 
     def test_bad_metadata(self):
         """Metadata that makes no sense, or not that of the graph, is named."""
+        self.model2 = fixtures.model_without_weights(self.work / "m2.onnx", std=None)
         fixtures.model_without_weights(self.model, tokens_per_image="many")
         self.fails("m.onnx: metadata mgq.tokens_per_image is 'many'")
+        self.fails(
+            r"pixel_values.std \(--std\) is \(1.0, 0.0, 1.0\), expected positive",
+            "--std=1,0,1",
+            "--model",
+            self.model2,
+        )
         fixtures.model_without_weights(self.model, tokens_per_image=0)
         self.fails("m.onnx: metadata mgq.tokens_per_image is 0, expected a positive number")
         fixtures.model_without_weights(self.model, image_size=14)
@@ -66,7 +84,9 @@ class ErrorsTest(PrepareTest):
     def test_vocabulary(self):
         """A tokenizer of another model is an error, not a skipped sample."""
         fixtures.model_without_weights(self.model, length=80, vocabulary=4)
-        self.fails(r"token 5 .* of tokenizer '.*tok' is beyond the model's vocabulary of 4: the tokenizer is of another")
+        self.fails(
+            r"token 5 .* of tokenizer '.*tok' is beyond the model's vocabulary of 4: the tokenizer is of another"
+        )
         fixtures.model_without_weights(self.model, length=80, vocabulary=100)
         self.fails("is beyond the model's vocabulary of 100", "--workers", 2)
         self.assertEqual(self.files(), {})
@@ -107,7 +127,13 @@ class ErrorsTest(PrepareTest):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1000, hard))
         try:
-            self.fails("cannot write '.*train-00000.safetensors': File too large", "--shard-size", 5, "--workers", 1)
+            self.fails(
+                "cannot write '.*train-00000.safetensors': File too large",
+                "--shard-size",
+                5,
+                "--workers",
+                1,
+            )
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         self.assertEqual(self.files(), {})
@@ -125,7 +151,10 @@ class ErrorsTest(PrepareTest):
         command = [sys.executable, "-c", code, *self.arguments("--workers", 2)]
         done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("a worker process was killed, perhaps for want of memory; try fewer --workers", done.stderr)
+        self.assertIn(
+            "a worker process was killed, perhaps for want of memory; try fewer --workers",
+            done.stderr,
+        )
         self.assertEqual(self.files(), {})
 
 

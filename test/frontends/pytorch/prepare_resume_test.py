@@ -46,7 +46,11 @@ class ResumeTest(PrepareTest):
         state = self.work / "out" / "train.state.json"
         for shards, number in enumerate((signal.SIGKILL, signal.SIGINT, signal.SIGTERM), 1):
             process = subprocess.Popen(
-                command, env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+                command,
+                env=ENVIRONMENT,
+                stderr=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                text=True,
             )
             limit = time.monotonic() + 60
             while not state.exists() or len(json.loads(state.read_text())["shards"]) < shards:
@@ -89,7 +93,10 @@ class ResumeTest(PrepareTest):
         """Changed options or data start again, say what changed, and leave no old shard."""
         self.prepare(*self.OPTIONS)
         err = self.prepare("--shard-size", 24, "--workers", 1, "--labels=assistant")
-        self.assertIn("starting again, since the last run: labels (mpp -> assistant); shard-size (5 -> 24)", err)
+        self.assertIn(
+            "starting again, since the last run: labels (mpp -> assistant); shard-size (5 -> 24)",
+            err,
+        )
         self.assertEqual(list(self.files()), ["train-00000.safetensors"])
         self.write("data.json", self.records[:3])
         err = self.prepare("--shard-size", 24, "--workers", 1, "--labels=assistant")
@@ -114,7 +121,10 @@ class ResumeTest(PrepareTest):
         self.prepare(*self.OPTIONS)
         before = self.files()
         fixtures.model_without_weights(self.model, length=96)
-        self.fails(r"has shards for another model: mgq.length \(80 -> 96\); choose another -o, or --restart", *self.OPTIONS)
+        self.fails(
+            r"has shards for another model: mgq.length \(80 -> 96\); choose another -o, or --restart",
+            *self.OPTIONS,
+        )
         self.assertEqual(self.files(), before)
         self.prepare(*self.OPTIONS, "--restart")
         self.assertEqual(self.state()["metadata"]["mgq.length"], "96")
@@ -124,14 +134,22 @@ class ResumeTest(PrepareTest):
         (self.work / "out").mkdir()
         path = self.work / "out" / "train-00007.safetensors"
         save_file({"x": np.zeros(1)}, path)
-        self.fails("train-00007.safetensors' exists, but no 'train.state.json' tells what it is", *self.OPTIONS)
+        self.fails(
+            "train-00007.safetensors' exists, but no 'train.state.json' tells what it is",
+            *self.OPTIONS,
+        )
         self.prepare(*self.OPTIONS, "--restart")
         self.assertNotIn(path.name, self.files())
         save_file({"x": np.zeros(1)}, path)
-        self.fails("train-00007.safetensors' exists, but 'train.state.json' does not tell", *self.OPTIONS)
+        self.fails(
+            "train-00007.safetensors' exists, but 'train.state.json' does not tell", *self.OPTIONS
+        )
         path.unlink()
         (self.work / "out" / "train.state.json").write_text("{}")
-        self.fails("train.state.json: cannot be read as the state of an earlier run; use --restart", *self.OPTIONS)
+        self.fails(
+            "train.state.json: cannot be read as the state of an earlier run; use --restart",
+            *self.OPTIONS,
+        )
         state = {"settings": {}, "metadata": {}, "shards": [], "complete": False, "format": 0}
         (self.work / "out" / "train.state.json").write_text(json.dumps(state))
         self.fails("train.state.json: written by another version of mgq-prepare", *self.OPTIONS)

@@ -11,7 +11,15 @@ from mgq.data import conversations, records, sampling
 from mgq.data.conversations import MARK, RecordError
 from mgq.errors import UserError
 
-RECORDS = [{"a": 1}, {"b": ["x, {", 'q"\\', "图\n"], "c": {"d": []}}, "text", 3.5, -1.5e300, None, {}]
+RECORDS = [
+    {"a": 1},
+    {"b": ["x, {", 'q"\\', "图\n"], "c": {"d": []}},
+    "text",
+    3.5,
+    -1.5e300,
+    None,
+    {},
+]
 
 
 class FilesTest(unittest.TestCase):
@@ -70,7 +78,9 @@ class FilesTest(unittest.TestCase):
 
     def test_missing_file(self):
         """A file that is not there is named."""
-        with self.assertRaisesRegex(UserError, "data file '/no/file.json' cannot be read: No such file"):
+        with self.assertRaisesRegex(
+            UserError, "data file '/no/file.json' cannot be read: No such file"
+        ):
             records.index("/no/file.json")
 
 
@@ -85,38 +95,83 @@ def chat(*messages):
 class FormatsTest(unittest.TestCase):
     ERRORS = [
         ("text", "is text, expected an object"),
-        ({"foo": 1, "bar": 2}, "unknown format, its keys are: 'bar', 'foo'; supported: 'instruction' and 'output', 'conversations', 'messages'"),
+        (
+            {"foo": 1, "bar": 2},
+            "unknown format, its keys are: 'bar', 'foo'; supported: 'instruction' and 'output', 'conversations', 'messages'",
+        ),
         ({}, "unknown format, its keys are: none"),
         ({"instruction": "a"}, "unknown format, its keys are: 'instruction'"),
-        ({"instruction": ["a", "b"], "output": ["c"]}, "'instruction' has 2 entries, but 'output' has 1"),
+        (
+            {"instruction": ["a", "b"], "output": ["c"]},
+            "'instruction' has 2 entries, but 'output' has 1",
+        ),
         ({"instruction": ["a"], "output": "c"}, "'instruction' is a list, but 'output' is text"),
         ({"instruction": "a", "output": 3}, "'output' 1 is a number, expected text"),
-        ({"instruction": ["a", None], "output": ["c", "d"]}, "'instruction' 2 is null, expected text"),
-        ({"instruction": "a", "output": "\ud800"}, "'output' 1 has half of a surrogate pair at character 1"),
-        ({"instruction": "a", "input": "b", "output": "c"}, "has 'input' beside 'instruction'; not supported yet"),
+        (
+            {"instruction": ["a", None], "output": ["c", "d"]},
+            "'instruction' 2 is null, expected text",
+        ),
+        (
+            {"instruction": "a", "output": "\ud800"},
+            "'output' 1 has half of a surrogate pair at character 1",
+        ),
+        (
+            {"instruction": "a", "input": "b", "output": "c"},
+            "has 'input' beside 'instruction'; not supported yet",
+        ),
         ({"instruction": [], "output": []}, "has no turns"),
         ({"instruction": "a", "output": "b", "image": 3}, "image 1 is a number, expected text"),
         ({"instruction": "a", "output": "b", "image": ["x", ""]}, "image 2 is empty"),
-        ({"instruction": "a", "output": "b", "image": "x", "video": "y"}, "has both 'image' and 'video', expected one"),
-        ({"instruction": "a", "output": "b", "video": ["x", True]}, "video frame 2 is a truth value"),
+        (
+            {"instruction": "a", "output": "b", "image": "x", "video": "y"},
+            "has both 'image' and 'video', expected one",
+        ),
+        (
+            {"instruction": "a", "output": "b", "video": ["x", True]},
+            "video frame 2 is a truth value",
+        ),
         ({"conversations": []}, "has no turns"),
         ({"conversations": {}}, "'conversations' is an object, expected a list"),
         ({"conversations": ["x"]}, "turn 1 is text, expected an object"),
-        ({"conversations": turns("human", "bot")}, "turn 2 has the unknown role 'bot' in 'from'; supported: user, human, assistant, gpt, system"),
+        (
+            {"conversations": turns("human", "bot")},
+            "turn 2 has the unknown role 'bot' in 'from'; supported: user, human, assistant, gpt, system",
+        ),
         ({"conversations": turns("gpt")}, "has no turns"),
-        ({"conversations": turns("human", "system")}, "turn 2 is a system message; expected one, before all other turns"),
+        (
+            {"conversations": turns("human", "system")},
+            "turn 2 is a system message; expected one, before all other turns",
+        ),
         ({"conversations": turns("system", "system")}, "turn 2 is a system message"),
         ({"conversations": [{"from": "human"}]}, "'value' of turn 1 is null, expected text"),
         (chat(("tool", "x")), "turn 1 has the unknown role 'tool' in 'role'"),
         ({"messages": [{"content": "x"}]}, "turn 1 has the unknown role None"),
-        (chat(("user", [{"type": "audio"}])), "'content' of turn 1, part 1, has type 'audio'; supported: text, image_url, image"),
+        (
+            chat(("user", [{"type": "audio"}])),
+            "'content' of turn 1, part 1, has type 'audio'; supported: text, image_url, image",
+        ),
         (chat(("user", [3])), "'content' of turn 1, part 1, is a number"),
         (chat(("user", [{"type": "text"}])), "part 1, 'text' is null"),
-        (chat(("user", [{"type": "image_url", "image_url": {"url": "https://host/a.png"}}])), "its image is the address 'https://host/a.png'; not supported yet: download it"),
-        (chat(("user", [{"type": "image", "image": "data:image/png,xx"}])), "is a data URL without base64"),
-        (chat(("user", [{"type": "image", "image": "data:image/png;base64,?"}])), "is a data URL with bad base64"),
-        (chat(("user", "a"), ("assistant", [{"type": "image", "image": "x"}])), "not supported yet: 'content' of turn 2 has a picture in a turn of the assistant"),
-        (chat(("user", [{"type": "image", "image": "x"}])) | {"image": "y"}, "names pictures both within its messages and beside them"),
+        (
+            chat(("user", [{"type": "image_url", "image_url": {"url": "https://host/a.png"}}])),
+            "its image is the address 'https://host/a.png'; not supported yet: download it",
+        ),
+        (
+            chat(("user", [{"type": "image", "image": "data:image/png,xx"}])),
+            "is a data URL without base64",
+        ),
+        (
+            chat(("user", [{"type": "image", "image": "data:image/png;base64,?"}])),
+            "is a data URL with bad base64",
+        ),
+        (
+            chat(("user", "a"), ("assistant", [{"type": "image", "image": "x"}])),
+            "not supported yet: 'content' of turn 2 has a picture in a turn of the assistant",
+        ),
+        (
+            chat(("user", [{"type": "image", "image": "x"}])) | {"image": "y"},
+            "names pictures both within its messages and beside them",
+        ),
     ]
 
     def test_errors(self):
@@ -131,6 +186,16 @@ class FormatsTest(unittest.TestCase):
         record = chat(("user", [{"type": "image_url", "image_url": "file:///a%20b.png"}]))
         self.assertEqual(conversations.parse(record).pictures, ("/a b.png",))
 
+    def test_parts_without_their_picture(self):
+        """An image part that names none stands for the next picture beside the messages."""
+        part = {"type": "image", "text": None}
+        record = chat(("user", [part, {"type": "text", "text": "a"}, part])) | {
+            "images": ["x", "y"]
+        }
+        found = conversations.parse(record)
+        self.assertEqual(found.pictures, ("x", "y"))
+        self.assertEqual(found.turns[0].parts, ("<Img>", MARK, "</Img>a<Img>", MARK, "</Img>"))
+
     def test_video_marks(self):
         """<video> is a mark of records with a video only."""
         record = {"conversations": [{"from": "human", "value": "<video>\nA"}], "video": "v.mp4"}
@@ -143,7 +208,10 @@ class FormatsTest(unittest.TestCase):
 class SamplingTest(unittest.TestCase):
     def items(self, *arguments):
         plan = sampling.Plan(*arguments)
-        return [(item.file, item.record, item.number, item.variant) for item in map(plan.__getitem__, range(len(plan)))]
+        return [
+            (item.file, item.record, item.number, item.variant)
+            for item in map(plan.__getitem__, range(len(plan)))
+        ]
 
     def test_weights(self):
         """2.5 takes each record twice and half of them once more; 0.5 takes half of them."""
@@ -166,7 +234,10 @@ class SamplingTest(unittest.TestCase):
     def test_variants(self):
         """Variants of a record follow each other, each with a seed of its own."""
         items = self.items([2], [1], 3, 7)
-        self.assertEqual([(record, variant) for _, record, _, variant in items], [(r, v) for r in (0, 1) for v in range(3)])
+        self.assertEqual(
+            [(record, variant) for _, record, _, variant in items],
+            [(r, v) for r in (0, 1) for v in range(3)],
+        )
         plan = sampling.Plan([2], [2], 3, 7)
         seeds = {plan[i].seed(7, picture) for i in range(len(plan)) for picture in (0, 1)}
         self.assertEqual(len(seeds), 24)

@@ -27,7 +27,9 @@ class TokenizerTest(unittest.TestCase):
         hf, qwen = self.hf, self.qwen
         self.assertEqual([hf.end, hf.im_start, hf.im_end, hf.image], [0, 1, 2, 5])
         first = 256 + len(fixtures.MERGES)
-        self.assertEqual([qwen.end, qwen.im_start, qwen.im_end, qwen.image], [first + i for i in range(4)])
+        self.assertEqual(
+            [qwen.end, qwen.im_start, qwen.im_end, qwen.image], [first + i for i in range(4)]
+        )
         self.assertEqual(qwen.size, first + 208)
         self.assertEqual(hf.size, fixtures.VOCABULARY)
 
@@ -88,7 +90,9 @@ class TokenizerTest(unittest.TestCase):
         merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
         (folder / "merges.txt").write_text("\n".join(merges) + "\n")
         config = {
-            "tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
+            "tokenizer_class": "Qwen2Tokenizer",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
             "additional_special_tokens": fixtures.CONTROL[1:],
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -101,9 +105,15 @@ class TokenizerTest(unittest.TestCase):
         tok = tokenizer.load(self.work / "hf", 250)
         self.assertEqual(tok.image, 250)
         self.assertNotIn(250, tok.encode("<|image_pad|>"))
-        with self.assertRaisesRegex(UserError, r"image token 30 is the ordinary token '.' of tokenizer"):
+        with self.assertRaisesRegex(
+            UserError, r"image token 30 is the ordinary token '.' of tokenizer"
+        ):
             tokenizer.load(self.work / "hf", 30)
-        with self.assertRaisesRegex(UserError, "image token 65 is the ordinary token 'A'.*such as 278"):
+        with self.assertRaisesRegex(UserError, r"image token 2 is <\|im_end\|> of tokenizer"):
+            tokenizer.load(self.work / "hf", 2)
+        with self.assertRaisesRegex(
+            UserError, "image token 65 is the ordinary token 'A'.*such as 278"
+        ):
             tokenizer.load(self.work / "qwen", 65)
 
     def test_errors(self):
@@ -112,7 +122,9 @@ class TokenizerTest(unittest.TestCase):
             tokenizer.load("/nowhere")
         empty = self.work / "empty"
         empty.mkdir()
-        with self.assertRaisesRegex(UserError, "is no tokenizer folder; expected qwen.tiktoken, tokenizer.json"):
+        with self.assertRaisesRegex(
+            UserError, "is no tokenizer folder; expected qwen.tiktoken, tokenizer.json"
+        ):
             tokenizer.load(empty)
         (empty / "tokenizer.json").write_text("{")
         with self.assertRaisesRegex(UserError, "tokenizer.json: cannot be read as a tokenizer"):
@@ -120,7 +132,9 @@ class TokenizerTest(unittest.TestCase):
         bad = self.work / "bad"
         bad.mkdir()
         (bad / "qwen.tiktoken").write_text("QQ== 0\nnonsense\n")
-        with self.assertRaisesRegex(UserError, "qwen.tiktoken: line 2 is not 'BASE64 RANK': 'nonsense'"):
+        with self.assertRaisesRegex(
+            UserError, "qwen.tiktoken: line 2 is not 'BASE64 RANK': 'nonsense'"
+        ):
             tokenizer.load(bad)
         (bad / "qwen.tiktoken").write_text("\n")
         with self.assertRaisesRegex(UserError, "qwen.tiktoken: no tokens"):
@@ -128,7 +142,9 @@ class TokenizerTest(unittest.TestCase):
         folder = fixtures.hf_tokenizer(self.work / "plain")
         path = folder / "tokenizer.json"
         path.write_text(path.read_text().replace("<|im_end|>", "<|other|>"))
-        with self.assertRaisesRegex(UserError, r"has no token <\|im_end\|>; supported: tokenizers of Qwen"):
+        with self.assertRaisesRegex(
+            UserError, r"has no token <\|im_end\|>; supported: tokenizers of Qwen"
+        ):
             tokenizer.load(folder)
 
     def test_digest(self):

@@ -22,11 +22,23 @@ def seconds(text):
 def parse_arguments(argv):
     """The command line."""
     parser = argparse.ArgumentParser(prog="mgq-log", description=__doc__)
-    parser.add_argument("logs", nargs="+", metavar="FILE.jsonl", help="what --log-file wrote; several are compared")
-    parser.add_argument("--tensorboard", metavar="DIR", help="write event files to DIR, of several logs to DIR/NAME")
+    parser.add_argument(
+        "logs", nargs="+", metavar="FILE.jsonl", help="what --log-file wrote; several are compared"
+    )
+    parser.add_argument(
+        "--tensorboard", metavar="DIR", help="write event files to DIR, of several logs to DIR/NAME"
+    )
     parser.add_argument("--plot", metavar="FILE.svg")
-    parser.add_argument("--follow", action="store_true", help="go on as the logs grow, until Ctrl-C")
-    parser.add_argument("--interval", type=seconds, default=2, metavar="SECONDS", help="between looks, with --follow")
+    parser.add_argument(
+        "--follow", action="store_true", help="go on as the logs grow, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--interval",
+        type=seconds,
+        default=2,
+        metavar="SECONDS",
+        help="between looks, with --follow",
+    )
     args = parser.parse_args(argv)
     if not args.tensorboard and not args.plot:
         parser.error("nothing to do: give --tensorboard DIR or --plot FILE.svg")
@@ -59,16 +71,24 @@ class Report:
 
     def update(self, last):
         """Reads what is new; writes what it changes. Returns whether something did."""
-        firsts = [log.update(last) if log.path.exists() or not self.args.follow else None for log in self.logs]
+        firsts = [
+            log.update(last) if log.path.exists() or not self.args.follow else None
+            for log in self.logs
+        ]
         for i, first in enumerate(firsts):
             if self.args.tensorboard and first is not None:
                 if self.events[i] is None:
                     folder = Path(self.args.tensorboard)
-                    self.events[i] = Events(folder / self.names[i] if len(self.logs) > 1 else folder)
+                    self.events[i] = Events(
+                        folder / self.names[i] if len(self.logs) > 1 else folder
+                    )
                 self.events[i].write(self.logs[i].steps, first)
         changed = any(first is not None for first in firsts)
         if self.args.plot and changed:
-            plot({name: log.series() for name, log in zip(self.names, self.logs) if log.steps}, self.args.plot)
+            plot(
+                {name: log.series() for name, log in zip(self.names, self.logs) if log.steps},
+                self.args.plot,
+            )
         return changed
 
     def close(self):

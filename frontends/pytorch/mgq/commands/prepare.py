@@ -23,38 +23,84 @@ def parse_arguments(argv):
     """The command line."""
     parser = argparse.ArgumentParser(prog="mgq-prepare", description=__doc__)
     add = parser.add_argument
-    add("--data", nargs="+", action="extend", required=True, metavar="FILE[:WEIGHT]",
-        help="JSON list or JSON lines of records; WEIGHT: how often each is taken, 1 by default")
-    add("--images-root", nargs="+", action="extend", metavar="DIR",
-        help="folder of the pictures, one for all files or one for each; default: that of the file")
+    add(
+        "--data",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="FILE[:WEIGHT]",
+        help="JSON list or JSON lines of records; WEIGHT: how often each is taken, 1 by default",
+    )
+    add(
+        "--images-root",
+        nargs="+",
+        action="extend",
+        metavar="DIR",
+        help="folder of the pictures, one for all files or one for each; default: that of the file",
+    )
     add("--tokenizer", required=True, metavar="DIR")
     add("--model", metavar="MODEL.onnx", help="the export that the data is for")
-    add("-o", "--output", required=True, metavar="PREFIX",
-        help="writes PREFIX-00000.safetensors, ...; in a folder: DIR/data-00000.safetensors")
-    add("--labels", choices=chat.LABELS, default="mpp",
-        help="mpp: also the marks of all turns; assistant: answers and their end")
-    add("--system", default=chat.SYSTEM, metavar="TEXT", help="system message of records without one")
-    add("--special-marks", choices=("text", "tokens"), default="text",
-        help="what <|im_end|> and the like are within a record's text")
-    add("--transform", choices=("eval", "train"), default="eval",
-        help="of pictures; train: random crops and flips")
-    add("--variants", type=count, metavar="K", help="samples of each record, with --transform=train")
+    add(
+        "-o",
+        "--output",
+        required=True,
+        metavar="PREFIX",
+        help="writes PREFIX-00000.safetensors, ...; in a folder: DIR/data-00000.safetensors",
+    )
+    add(
+        "--labels",
+        choices=chat.LABELS,
+        default="mpp",
+        help="mpp: also the marks of all turns; assistant: answers and their end",
+    )
+    add(
+        "--system",
+        default=chat.SYSTEM,
+        metavar="TEXT",
+        help="system message of records without one",
+    )
+    add(
+        "--special-marks",
+        choices=("text", "tokens"),
+        default="text",
+        help="what <|im_end|> and the like are within a record's text",
+    )
+    add(
+        "--transform",
+        choices=("eval", "train"),
+        default="eval",
+        help="of pictures; train: random crops and flips",
+    )
+    add(
+        "--variants", type=count, metavar="K", help="samples of each record, with --transform=train"
+    )
     add("--seed", type=int, default=42, help="of crops, flips and parts of files")
-    add("--on-error", choices=("skip", "stop"), default="skip", help="what to do about a bad record or picture")
+    add(
+        "--on-error",
+        choices=("skip", "stop"),
+        default="skip",
+        help="what to do about a bad record or picture",
+    )
     add("--shard-size", type=count, metavar="N", help="samples a file; default: about 1 GiB")
     add("--workers", type=count, metavar="N", help="processes; default: one for each core")
     add("--restart", action="store_true", help="discard what is there instead of going on from it")
-    add("--features", metavar="MODEL.prefix.onnx", help="store what this frozen prefix makes of the pixels")
+    add(
+        "--features",
+        metavar="MODEL.prefix.onnx",
+        help="store what this frozen prefix makes of the pixels",
+    )
     add("--mgq-run", metavar="PATH", help="the program that runs it")
     facts = parser.add_argument_group("in place of what --model tells")
     facts.add_argument("--image-token-id", type=int, metavar="ID")
-    for name in ("tokens-per-image", "images", "image-size", "length", "vocabulary"):
+    for name in ("tokens-per-image", "images", "image-size", "length", "vocabulary", "micro-batch"):
         facts.add_argument(f"--{name}", type=count, metavar="N")
     for name in ("mean", "std"):
         facts.add_argument(f"--{name}", type=metadata.three_numbers, metavar="R,G,B")
     args = parser.parse_args(argv)
     if args.variants and args.transform != "train":
-        parser.error("--variants needs --transform=train: without random crops all variants are equal")
+        parser.error(
+            "--variants needs --transform=train: without random crops all variants are equal"
+        )
     if args.mgq_run and not args.features:
         parser.error("--mgq-run needs --features")
     return args
@@ -76,7 +122,7 @@ def data_file(text):
 
 def read_facts(args):
     """What the data must agree on with its model."""
-    names = [name for name in metadata.KEYS if name != "features"]
+    names = [name for name in (*metadata.KEYS, "micro_batch") if name != "features"]
     given = metadata.Facts(**{name: getattr(args, name) for name in names})
     if args.features and not Path(args.features).is_file():
         raise UserError(f"--features '{args.features}' does not exist")
@@ -84,9 +130,13 @@ def read_facts(args):
     model = metadata.read_model(path)[0] if path else None
     facts = metadata.combine(model, given, path)
     if args.features and facts.features is None:
-        raise UserError(f"model '{path}' starts from pixels: leave out --features, or export it with --features")
+        raise UserError(
+            f"model '{path}' starts from pixels: leave out --features, or export it with --features"
+        )
     if facts.features is not None and not args.features:
-        raise UserError(f"model '{args.model}' starts from '{facts.features}': give --features MODEL.prefix.onnx")
+        raise UserError(
+            f"model '{args.model}' starts from '{facts.features}': give --features MODEL.prefix.onnx"
+        )
     return facts
 
 
@@ -108,7 +158,9 @@ def image_roots(args, files):
     """The folder of pictures of each data file."""
     roots = args.images_root or [path.parent for path, _ in files]
     if len(roots) not in (1, len(files)):
-        raise UserError(f"--images-root names {len(roots)} folders for {len(files)} data files, expected one or as many")
+        raise UserError(
+            f"--images-root names {len(roots)} folders for {len(files)} data files, expected one or as many"
+        )
     for root in roots:
         if not Path(root).is_dir():
             raise UserError(f"--images-root '{root}' is no folder")
@@ -133,9 +185,15 @@ def settings_of(args, files, job, capacity, prefix_graph):
     }
     settings |= {f"images-root {i}": str(root) for i, root in enumerate(job.roots, 1)}
     settings |= {
-        "tokenizer": job.template.tokenizer.digest()[:16], "labels": args.labels, "system": args.system,
-        "special-marks": args.special_marks, "transform": args.transform, "variants": job.plan.variants,
-        "seed": args.seed, "shard-size": capacity,
+        "tokenizer": job.template.tokenizer.digest()[:16],
+        "labels": args.labels,
+        "system": args.system,
+        "special-marks": args.special_marks,
+        "transform": args.transform,
+        "variants": job.plan.variants,
+        "seed": args.seed,
+        "shard-size": capacity,
+        "micro-batch": job.facts.micro_batch,
     }
     if prefix_graph is not None:
         settings["features"] = prefix_graph.digest()[:16]
@@ -147,11 +205,18 @@ def make_job(args, files, facts):
     roots = image_roots(args, files)
     loaded = load_tokenizer(args, facts)
     sources = [records.index(path) for path, _ in files]
-    plan = sampling.Plan(map(len, sources), [weight for _, weight in files], args.variants or 1, args.seed)
+    plan = sampling.Plan(
+        map(len, sources), [weight for _, weight in files], args.variants or 1, args.seed
+    )
     if not len(plan):
         raise UserError("the weights leave no record")
     template = chat.Template(
-        loaded, facts.length, facts.tokens_per_image, args.labels, args.system, args.special_marks == "tokens"
+        loaded,
+        facts.length,
+        facts.tokens_per_image,
+        args.labels,
+        args.system,
+        args.special_marks == "tokens",
     )
     return Job(sources, roots, plan, template, facts, args.seed, args.transform == "train")
 
@@ -165,7 +230,7 @@ def report(found):
     print(f"{made} samples in {len(files)} file{plural}, {found.prefix}-*.safetensors")
     for name, number in sorted(counts.items()):
         if number:
-            left_out = "" if name == prepare.CUT else "left out: "
+            left_out = "" if name in (prepare.CUT, prepare.FILL) else "left out: "
             print(f"  {left_out}{name}: {number}")
     if not made:
         raise UserError(f"no sample is left; '{state.state_path(found.prefix)}' tells why")
@@ -181,7 +246,10 @@ def command(argv):
         prefix_graph = features.Prefix(args.features, features.find_mgq_run(args.mgq_run), facts)
     job = make_job(args, files, facts)
     capacity = args.shard_size or max(1, prepare.SHARD_BYTES // prepare.row_bytes(job))
-    values = {**facts.to_metadata(), metadata.KEYS["image_token_id"]: str(job.template.tokenizer.image)}
+    values = {
+        **facts.to_metadata(),
+        metadata.KEYS["image_token_id"]: str(job.template.tokenizer.image),
+    }
     prefix = output_prefix(args.output)
     settings = settings_of(args, files, job, capacity, prefix_graph)
     with state.locked(prefix):

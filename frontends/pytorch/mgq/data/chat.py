@@ -77,7 +77,9 @@ class Template:
         """
         ids, labels = self.conversation(conversation, images_per_mark)
         if self.tokenizer.image in ids[self.length :]:
-            raise RecordError(f"{len(ids)} tokens, its last image ends beyond {self.length}", IMAGE_CUT)
+            raise RecordError(
+                f"{len(ids)} tokens, its last image ends beyond {self.length}", IMAGE_CUT
+            )
         # The first label is never predicted.
         if all(label == IGNORED for label in labels[1 : self.length]):
             raise RecordError(f"no label among its first {self.length} tokens", NO_LABELS)

@@ -12,7 +12,11 @@ MPP_MARK, LLAVA_MARK, VIDEO_MARK = "<ImageHere>", "<image>", "<video>"
 # How the text around an image reads in every format, as in MPP's data.
 BEFORE_IMAGE, AFTER_IMAGE = "<Img>", "</Img>"
 ROLES = {
-    "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "system": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "system": "system",
 }
 
 
@@ -55,7 +59,13 @@ class Conversation:
 
 def kind_of(value):
     """A JSON value's kind in words."""
-    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "a truth value",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")
 
 
@@ -66,7 +76,9 @@ def expect_text(value, what):
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise RecordError(f"{what} has half of a surrogate pair at character {error.start + 1}") from error
+        raise RecordError(
+            f"{what} has half of a surrogate pair at character {error.start + 1}"
+        ) from error
     return value
 
 
@@ -109,7 +121,9 @@ def path_of(text, what):
     if text.startswith("file:"):
         return unquote(urlparse(text).path)
     if "://" in text:
-        raise RecordError(f"{what} is the address '{text[:60]}'; not supported yet: download it and give its path")
+        raise RecordError(
+            f"{what} is the address '{text[:60]}'; not supported yet: download it and give its path"
+        )
     if not text:
         raise RecordError(f"{what} is empty")
     return text
@@ -125,7 +139,11 @@ def media(record):
     value = record[named[0]]
     if named[0] == "video":
         frames = isinstance(value, list)
-        found = [path_of(v, f"video frame {i}") for i, v in enumerate(value, 1)] if frames else path_of(value, "video")
+        found = (
+            [path_of(v, f"video frame {i}") for i, v in enumerate(value, 1)]
+            if frames
+            else path_of(value, "video")
+        )
         return (), found
     values = value if isinstance(value, list) else [value]
     return tuple(path_of(v, f"image {i}") for i, v in enumerate(values, 1)), None
@@ -135,13 +153,17 @@ def mpp(record):
     """`instruction` and `output`, texts or lists; the mark is <ImageHere>."""
     asked, answered = record["instruction"], record["output"]
     if record.get("input"):
-        raise RecordError("has 'input' beside 'instruction'; not supported yet: put its text into 'instruction'")
+        raise RecordError(
+            "has 'input' beside 'instruction'; not supported yet: put its text into 'instruction'"
+        )
     if isinstance(asked, list) != isinstance(answered, list):
         raise RecordError(f"'instruction' is {kind_of(asked)}, but 'output' is {kind_of(answered)}")
     if not isinstance(asked, list):
         asked, answered = [asked], [answered]
     if len(asked) != len(answered):
-        raise RecordError(f"'instruction' has {len(asked)} entries, but 'output' has {len(answered)}")
+        raise RecordError(
+            f"'instruction' has {len(asked)} entries, but 'output' has {len(answered)}"
+        )
     turns = []
     for i, (question, answer) in enumerate(zip(asked, answered), 1):
         question = expect_text(question, f"'instruction' {i}")
@@ -165,19 +187,22 @@ def content_parts(content, what, marks, pictures):
         if kind == "text":
             parts.append(expect_text(part.get("text"), f"{where} 'text'"))
         elif kind in ("image", "image_url"):
-            pictures.append(picture_part(part, where))
+            named = [
+                part[key]
+                for key in ("image_url", "image", "url", "path")
+                if part.get(key) is not None
+            ]
+            if named:  # else the next picture beside the messages
+                pictures.append(picture(named[0], where))
             parts.extend((BEFORE_IMAGE, MARK, AFTER_IMAGE))
         else:
             raise RecordError(f"{where} has type {kind!r}; supported: text, image_url, image")
     return join_texts(parts)
 
 
-def picture_part(part, where):
+def picture(value, where):
     """The picture of a content part of type image or image_url."""
-    value = next((part[key] for key in ("image_url", "image", "url", "path") if key in part), None)
-    if isinstance(value, dict):
-        value = value.get("url")
-    return path_of(value, f"{where} its image")
+    return path_of(value.get("url") if isinstance(value, dict) else value, f"{where} its image")
 
 
 def messages(record, key, role_key, text_key):
@@ -194,7 +219,9 @@ def messages(record, key, role_key, text_key):
         name = entry.get(role_key)
         role = ROLES.get(name) if isinstance(name, str) else None
         if role is None:
-            raise RecordError(f"turn {i} has the unknown role {name!r} in '{role_key}'; supported: {', '.join(ROLES)}")
+            raise RecordError(
+                f"turn {i} has the unknown role {name!r} in '{role_key}'; supported: {', '.join(ROLES)}"
+            )
         what = f"'{text_key}' of turn {i}"
         inside = []
         parts = content_parts(entry.get(text_key), what, marks if role == "user" else (), inside)

@@ -20,7 +20,9 @@ def find_mgq_run(given):
         if shutil.which(given):
             return given
         raise UserError(f"--mgq-run '{given}' is no program")
-    found = shutil.which(MGQ_RUN) or shutil.which(MGQ_RUN, path=str(Path(sys.argv[0]).resolve().parent))
+    found = shutil.which(MGQ_RUN) or shutil.which(
+        MGQ_RUN, path=str(Path(sys.argv[0]).resolve().parent)
+    )
     if not found:
         raise UserError(f"--features needs {MGQ_RUN}, which is not in PATH; give --mgq-run PATH")
     return found
@@ -43,7 +45,9 @@ class Prefix:
         for name in ("features", "images", "image_size", "mean", "std"):
             ours, theirs = getattr(own, name), getattr(self.facts, name)
             if ours is not None and ours != theirs:
-                raise UserError(f"{self.path}: metadata {metadata.KEYS[name]} is {ours}, but the model's is {theirs}")
+                raise UserError(
+                    f"{self.path}: metadata {metadata.KEYS[name]} is {ours}, but the model's is {theirs}"
+                )
         inputs = [value.name for value in graph.input]
         if inputs != ["pixel_values"] or len(graph.output) != 1:
             outputs = [value.name for value in graph.output]
@@ -60,10 +64,14 @@ class Prefix:
         """Runs the graph for each row of file `inputs`; writes file `outputs`."""
         command = [self.program, self.path, "--inputs", inputs, "--outputs", outputs, "--records"]
         command += self.dimensions
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace")
+        done = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, errors="replace"
+        )
         if done.returncode != 0:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
-            raise UserError(f"{self.program} {self.path} failed with exit status {done.returncode}:\n{last}")
+            raise UserError(
+                f"{self.program} {self.path} failed with exit status {done.returncode}:\n{last}"
+            )
 
 
 class FeatureShard:
@@ -75,13 +83,18 @@ class FeatureShard:
         pixels = {"pixel_values": tensors["pixel_values"]}
         values = prefix.facts
         normalised = {
-            "pixel_values.mean": ",".join(map(repr, values.mean)), "pixel_values.std": ",".join(map(repr, values.std)),
+            "pixel_values.mean": ",".join(map(repr, values.mean)),
+            "pixel_values.std": ",".join(map(repr, values.std)),
         }
         # Named like the unfinished shard, so that a later run removes what a killed one leaves.
-        self.files = [path.with_name(f".{path.name}.{part}") for part in ("text", "pixels", "features")]
+        self.files = [
+            path.with_name(f".{path.name}.{part}") for part in ("text", "pixels", "features")
+        ]
         self.writers = [
             shards.ShardWriter(self.files[0], self.text, capacity, {}),
-            shards.ShardWriter(self.files[1], pixels, -(-capacity // prefix.batch) * prefix.batch, normalised),
+            shards.ShardWriter(
+                self.files[1], pixels, -(-capacity // prefix.batch) * prefix.batch, normalised
+            ),
         ]
         self.capacity = capacity
 
@@ -95,7 +108,7 @@ class FeatureShard:
 
     def features(self):
         """The tensor that mgq-run wrote."""
-        (name, entry), = shards.read_header(self.files[2])[0].items()
+        ((name, entry),) = shards.read_header(self.files[2])[0].items()
         facts = self.prefix.facts
         shape = facts.features_shape or (facts.images, None, None)[facts.images == 1 :]
         expected = [self.writers[1].rows, *shape]

@@ -1,5 +1,6 @@
 """What a model and its data agree on (docs/Frontend.md), read from a model or given."""
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -21,7 +22,9 @@ class Facts:
     mean: tuple | None = None
     std: tuple | None = None
     features: str | None = None
-    features_shape: tuple | None = None  # of image_features of a sample in the graph; no metadata
+    # Of the graph's inputs, no metadata: samples it takes at a time, shape of a sample's image_features.
+    micro_batch: int | None = None
+    features_shape: tuple | None = None
 
     def to_metadata(self):
         """The metadata of data files."""
@@ -35,15 +38,16 @@ class Facts:
         return values
 
 
-KEYS = {field.name: f"mgq.{field.name}" for field in fields(Facts) if field.name != "features_shape"}
+SHAPES = ("micro_batch", "features_shape")
+KEYS = {field.name: f"mgq.{field.name}" for field in fields(Facts) if field.name not in SHAPES}
 KEYS |= {"mean": "pixel_values.mean", "std": "pixel_values.std"}
 
 
 def three_numbers(text):
     """`0.48,0.46,0.41` as a tuple; ValueError for anything else."""
     values = tuple(float(part) for part in text.split(","))
-    if len(values) != 3:
-        raise ValueError(f"expected three numbers, found '{text}'")
+    if len(values) != 3 or not all(map(math.isfinite, values)):
+        raise ValueError("expected three numbers")
     return values
 
 
@@ -70,7 +74,7 @@ def shape_facts(graph):
     }
     facts = {}
     if len(shapes.get("input_ids", ())) == 2:
-        facts["length"] = shapes["input_ids"][1]
+        facts["micro_batch"], facts["length"] = shapes["input_ids"]
     pixels = shapes.get("pixel_values", ())
     if len(pixels) in (4, 5):
         facts["image_size"] = pixels[-1]
@@ -99,7 +103,9 @@ def read_model(path):
         if key in metadata:
             value = parse(name, metadata[key], path)
             if found.get(name, value) != value:
-                raise UserError(f"{path}: metadata {key} is {value}, but the graph's inputs have {found[name]}")
+                raise UserError(
+                    f"{path}: metadata {key} is {value}, but the graph's inputs have {found[name]}"
+                )
             found[name] = value
     return Facts(**found), model.graph
 
@@ -115,12 +121,12 @@ def combine(model, given, path):
     `given`: Facts of the options. Raises where both tell and differ, and where neither tells.
     """
     values = {}
-    for name in KEYS:
+    for name in (*KEYS, *SHAPES):
         ours, theirs = getattr(given, name), getattr(model, name, None)
         if ours is not None and theirs is not None and ours != theirs:
             raise UserError(f"{option(name)} is {ours}, but model '{path}' has {theirs}")
         values[name] = theirs if ours is None else ours
-    defaults = {"images": 1, "mean": IMAGE_MEAN, "std": IMAGE_STD}
+    defaults = {"images": 1, "micro_batch": 1, "mean": IMAGE_MEAN, "std": IMAGE_STD}
     for name, value in defaults.items():
         if values[name] is None:
             values[name] = value
@@ -129,4 +135,6 @@ def combine(model, given, path):
     if missing:
         where = f"model '{path}' does not tell them" if path else "there is no --model to tell them"
         raise UserError(f"missing: {', '.join(missing)}; {where}")
-    return Facts(**values, features_shape=getattr(model, "features_shape", None))
+    if min(values["std"]) <= 0:
+        raise UserError(f"pixel_values.std (--std) is {values['std']}, expected positive numbers")
+    return Facts(**values)

@@ -52,7 +52,9 @@ def to_rgb(image):
 def load(source, root):
     """A picture (path below `root`, or bytes) in RGB. Raises RecordError with its name."""
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else Path(root, source)) as image:
+        with Image.open(
+            io.BytesIO(source) if isinstance(source, bytes) else Path(root, source)
+        ) as image:
             return to_rgb(image)
     except FileNotFoundError as error:
         raise unreadable(source, f"no such file in '{root}'") from error
@@ -111,7 +113,11 @@ def natural_order(path):
 
 
 def frames_of_folder(source, folder, wanted):
-    paths = [p for p in folder.iterdir() if p.suffix.lower() in FRAME_ENDINGS and not p.name.startswith(".")]
+    paths = [
+        p
+        for p in folder.iterdir()
+        if p.suffix.lower() in FRAME_ENDINGS and not p.name.startswith(".")
+    ]
     if not paths:
         raise RecordError(f"video '{source}': a folder without pictures", UNREADABLE)
     paths.sort(key=natural_order)
@@ -147,11 +153,16 @@ def load_video(source, root, wanted):
     """At most `wanted` frames in RGB: of a list of frames, a folder, or a file."""
     if isinstance(source, list):
         return [load(source[i], root) for i in chosen_frames(len(source), wanted)]
-    path = Path(root, source) if isinstance(source, str) else None
-    if path is None:
-        raise RecordError("video is a data URL; not supported yet: give a file or a folder", UNREADABLE)
-    if path.is_dir():
-        return frames_of_folder(source, path, wanted)
-    if not path.is_file():
-        raise RecordError(f"video '{source}': no such file or folder in '{root}'", UNREADABLE)
+    if isinstance(source, bytes):
+        raise RecordError(
+            "video is a data URL; not supported yet: give a file or a folder", UNREADABLE
+        )
+    path = Path(root, source)
+    try:
+        if path.is_dir():
+            return frames_of_folder(source, path, wanted)
+        if not path.is_file():
+            raise RecordError(f"video '{source}': no such file or folder in '{root}'", UNREADABLE)
+    except OSError as error:
+        raise RecordError(f"video '{source}': {error.strerror}", UNREADABLE) from error
     return decoded_frames(source, path, wanted)

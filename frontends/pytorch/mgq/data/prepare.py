@@ -2,6 +2,9 @@
 
 from collections import Counter
 
+import numpy as np
+
+from mgq.architecture import IGNORED
 from mgq.data import chat, features, shards, state, workers
 from mgq.data.progress import Progress
 from mgq.data.samples import Problem
@@ -11,6 +14,7 @@ SHARD_BYTES = 1 << 30  # of a shard, unless told otherwise
 SHOWN_PROBLEMS = 20  # on the screen; all are in the state
 DROPPED = (chat.IMAGE_CUT, chat.NO_LABELS)  # no fault of the record
 SAMPLES, CUT = "samples", "texts cut at the length"
+FILL = "copies without labels, to fill the last micro-batch"
 
 
 def tensors_of(job):
@@ -27,7 +31,17 @@ def row_bytes(job):
 def row_of(sample):
     """A row of each tensor of a shard."""
     ids, mask, labels = sample.tokens
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "pixel_values": sample.pixels}
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": labels,
+        "pixel_values": sample.pixels,
+    }
+
+
+def multiple(number, of):
+    """`number`, rounded up to a multiple."""
+    return -(-number // of) * of
 
 
 class Run:
@@ -35,7 +49,8 @@ class Run:
 
     def __init__(self, job, found, capacity, stop_on_error=False, prefix_graph=None):
         self.job, self.state, self.stop_on_error = job, found, stop_on_error
-        self.capacity = min(capacity, len(job.plan))
+        self.capacity = multiple(min(capacity, len(job.plan)), job.facts.micro_batch)
+        self.last = None
         self.prefix_graph = prefix_graph
         self.tensors = tensors_of(job)
         self.shown = 0
@@ -45,7 +60,9 @@ class Run:
         self.writer, self.counts, self.problems = None, Counter(), []
 
     def open_writer(self):
-        path = state.shard_path(self.state.prefix, sum(bool(shard["file"]) for shard in self.state.shards))
+        path = state.shard_path(
+            self.state.prefix, sum(bool(shard["file"]) for shard in self.state.shards)
+        )
         arguments = path, self.tensors, self.capacity, self.state.facts
         if self.prefix_graph is None:
             return shards.ShardWriter(*arguments)
@@ -55,14 +72,29 @@ class Run:
         """Completes the shard under way, which may have no rows, and says so in the state."""
         file, rows, size = None, 0, 0
         if self.writer is not None:
+            self.fill_micro_batch()
             file, rows, size = self.writer.path.name, self.writer.rows, self.writer.close()
-        self.state.shards.append({
-            "file": file, "rows": rows, "bytes": size, "next_item": next_item,
-            "counts": dict(self.counts), "problems": self.problems,
-        })
+        self.state.shards.append(
+            {
+                "file": file,
+                "rows": rows,
+                "bytes": size,
+                "next_item": next_item,
+                "counts": dict(self.counts),
+                "problems": self.problems,
+            }
+        )
         self.start_shard()
         self.state.complete = next_item == len(self.job.plan)
         self.state.save()
+
+    def fill_micro_batch(self):
+        """Repeats the last sample until the shard has whole micro-batches; what has no labels changes no loss."""
+        missing = -self.writer.rows % self.job.facts.micro_batch
+        for _ in range(missing):
+            self.writer.append({**self.last, "labels": np.full_like(self.last["labels"], IGNORED)})
+        if missing:
+            self.counts[FILL] = missing
 
     def problem(self, found, progress):
         if self.stop_on_error and found.kind not in DROPPED:
@@ -75,7 +107,9 @@ class Run:
         if self.shown <= SHOWN_PROBLEMS:
             progress.say(f"left out: {found.text}")
         elif self.shown == SHOWN_PROBLEMS + 1:
-            progress.say(f"further samples that are left out: see '{state.state_path(self.state.prefix)}'")
+            progress.say(
+                f"further samples that are left out: see '{state.state_path(self.state.prefix)}'"
+            )
 
     def take(self, result, progress):
         if isinstance(result, Problem):
@@ -83,7 +117,8 @@ class Run:
             return
         if self.writer is None:
             self.writer = self.open_writer()
-        self.writer.append(row_of(result))
+        self.last = row_of(result)
+        self.writer.append(self.last)
         self.counts[SAMPLES] += 1
         if result.cut:
             self.counts[CUT] += 1

@@ -18,7 +18,9 @@ class Progress:
             from tqdm import tqdm
 
             tqdm.monitor_interval = 0  # no thread: workers are forked
-            self.bar = tqdm(total=total, initial=begin, desc=name, unit="sample", dynamic_ncols=True)
+            self.bar = tqdm(
+                total=total, initial=begin, desc=name, unit="sample", dynamic_ncols=True
+            )
 
     def advance(self):
         self.done += 1
@@ -27,7 +29,11 @@ class Progress:
         elif time.monotonic() - self.last >= self.seconds:
             self.last = time.monotonic()
             rate = (self.done - self.begin) / (self.last - self.start)
-            print(f"{self.name}: {self.done} of {self.total} samples, {rate:.0f} a second", file=sys.stderr, flush=True)
+            print(
+                f"{self.name}: {self.done} of {self.total} samples, {rate:.0f} a second",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def say(self, text):
         """A message between two states of the bar."""

@@ -66,7 +66,11 @@ class Scanner:
         try:
             read = self.characters.decode(chunk, final=self.ended)
         except UnicodeDecodeError as error:
-            line = self.lines + self.text.count("\n", self.position) + error.object.count(b"\n", 0, error.start)
+            line = (
+                self.lines
+                + self.text.count("\n", self.position)
+                + error.object.count(b"\n", 0, error.start)
+            )
             raise UserError(f"{self.path}: line {line}: not UTF-8: {error.reason}") from error
         self.text = self.text[self.position :] + read
         self.position = 0
@@ -93,7 +97,9 @@ class Scanner:
                 if self.ended or end + CUT_NUMBER < len(self.text):
                     break
             except json.JSONDecodeError as error:
-                cut = error.pos >= len(self.text) - NEAR_END or error.msg.startswith("Unterminated string")
+                cut = error.pos >= len(self.text) - NEAR_END or error.msg.startswith(
+                    "Unterminated string"
+                )
                 if self.ended or not cut:
                     self.fail(error.msg, error.pos)
             except RecursionError:

@@ -59,7 +59,9 @@ class Job:
         try:
             return self.sources[item.file].read(item.record)
         except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"data file '{self.sources[item.file].path}' changed while it was read") from error
+            raise UserError(
+                f"data file '{self.sources[item.file].path}' changed while it was read"
+            ) from error
 
     def sample(self, item):
         conversation = conversations.parse(self.read(item))

@@ -78,7 +78,9 @@ class ShardWriter:
         try:
             for name, size in self.sizes.items():
                 data = np.ascontiguousarray(row[name], TYPES[self.tensors[name][0]])
-                self.put(self.offset(name, self.capacity) + size * self.rows, memoryview(data).cast("B"))
+                self.put(
+                    self.offset(name, self.capacity) + size * self.rows, memoryview(data).cast("B")
+                )
         except OSError as error:
             raise self.cannot(error) from error
         self.rows += 1
@@ -89,7 +91,9 @@ class ShardWriter:
             source, target = self.offset(name, self.capacity), self.offset(name, self.rows)
             for begin in range(0, size * self.rows, COPY):
                 self.file.seek(source + begin)
-                self.put(target + begin, memoryview(self.file.read(min(COPY, size * self.rows - begin))))
+                self.put(
+                    target + begin, memoryview(self.file.read(min(COPY, size * self.rows - begin)))
+                )
 
     def close(self):
         """Completes the file; returns its size in bytes."""

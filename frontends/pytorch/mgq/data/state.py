@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections import Counter
-from pathlib import Path
 
 from mgq.errors import UserError
 from mgq.files import whole_file
@@ -45,13 +44,19 @@ class State:
 
     def save(self):
         content = {
-            "format": FORMAT, "complete": self.complete, "counts": self.counts(),
-            "settings": self.settings, "metadata": self.facts, "shards": self.shards,
+            "format": FORMAT,
+            "complete": self.complete,
+            "counts": self.counts(),
+            "settings": self.settings,
+            "metadata": self.facts,
+            "shards": self.shards,
         }
         path = state_path(self.prefix)
         try:
             with whole_file(path) as temporary:
-                temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+                text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+                # Names of files may hold bytes that are no text: escaped, they are JSON again.
+                temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise UserError(f"cannot write '{path}': {error.strerror}") from error
 
@@ -73,14 +78,16 @@ def read(prefix):
     """The State of `prefix`, None if there is none."""
     path = state_path(prefix)
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         state = State(prefix, content["settings"], content["metadata"])
         state.shards, state.complete = content["shards"], content["complete"]
         state.next_item, state.counts()  # raise where the file is not ours
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: cannot be read as the state of an earlier run; use --restart") from error
+        raise UserError(
+            f"{path}: cannot be read as the state of an earlier run; use --restart"
+        ) from error
     if content.get("format") != FORMAT:
         raise UserError(f"{path}: written by another version of mgq-prepare; use --restart")
     return state
@@ -88,13 +95,15 @@ def read(prefix):
 
 def existing_shards(prefix):
     """Files that look like shards of `prefix`."""
-    pattern = re.compile(re.escape(prefix.name) + r"-\d{5}\.safetensors")
+    pattern = re.compile(re.escape(prefix.name) + r"-\d{5,}\.safetensors")
     return sorted(path for path in prefix.parent.iterdir() if pattern.fullmatch(path.name))
 
 
 def remove_leftovers(prefix):
     """Removes the unfinished files of a run that was killed."""
-    pattern = re.compile(r"\.+" + re.escape(prefix.name) + r"(-\d{5}\.safetensors|\.state\.json)\..+")
+    pattern = re.compile(
+        r"\.+" + re.escape(prefix.name) + r"(-\d{5,}\.safetensors|\.state\.json)\..+"
+    )
     for path in prefix.parent.iterdir():
         if pattern.fullmatch(path.name):
             path.unlink(missing_ok=True)

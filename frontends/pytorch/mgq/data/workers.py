@@ -50,6 +50,8 @@ def results(job, begin, end, workers, row_bytes):
                 return
             yield from waiting.popleft().result()
     except BrokenProcessPool as error:
-        raise UserError("a worker process was killed, perhaps for want of memory; try fewer --workers") from error
+        raise UserError(
+            "a worker process was killed, perhaps for want of memory; try fewer --workers"
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
