@@ -15,7 +15,8 @@ work=${1:-$root/build/digits}
 mkdir -p "$work"
 cd "$work"
 
-python=$root/build/venv/bin/python
+build=${MGQ_BUILD:-$root/build}
+python=$build/venv/bin/python
 export PYTHONPATH=$root/frontends/pytorch PYTHONWARNINGS=ignore
 base=$here/base
 tool() { "$python" -m "mgq.commands.$1" "${@:2}"; } # mgq-export is `tool export`
@@ -35,7 +36,7 @@ for part in train held-out; do
 done
 
 echo "== compile"
-"$root/build/bin/mgq-compile" model.onnx -o train
+"$build/bin/mgq-compile" model.onnx -o train
 
 echo "== train"
 ./train --data train-*.safetensors --eval-data held-out-*.safetensors "${training[@]}" \
