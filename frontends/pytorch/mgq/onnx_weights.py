@@ -12,7 +12,6 @@ import onnx
 import onnx_ir
 import torch
 
-from mgq import minigpt4qwen
 from mgq.architecture import Architecture, Lora
 from mgq.errors import UserError
 from mgq.files import whole_file
@@ -144,7 +143,7 @@ def open_initializer(tensor, folder, path):
             array = onnx_ir.serde.deserialize_tensor(tensor).tobytes()
             return torch.frombuffer(bytearray(array), dtype=dtype).reshape(shape)
 
-        return LazyTensor(shape, load_inline, f"tensor '{tensor.name}' of '{path}'")
+        return LazyTensor(shape, load_inline, f"tensor '{tensor.name}' of '{path}'", dtype)
     where = {entry.key: entry.value for entry in tensor.external_data}
     data = folder / where["location"]
     offset, size = int(where.get("offset", 0)), math.prod(shape) * dtype.itemsize
@@ -152,7 +151,7 @@ def open_initializer(tensor, folder, path):
     def load_external():
         return torch.frombuffer(read_bytes(data, offset, size), dtype=dtype).reshape(shape)
 
-    return LazyTensor(shape, load_external, f"tensor '{tensor.name}' of '{data}'")
+    return LazyTensor(shape, load_external, f"tensor '{tensor.name}' of '{data}'", dtype)
 
 
 def read_metadata(proto):
@@ -171,6 +170,8 @@ def load_model(path):
     An export with --features is put together with its prefix. Raises UserError for a
     file that is no export of minigpt4qwen and for weights that are not there.
     """
+    from mgq import minigpt4qwen  # it is slow to import
+
     proto = read_onnx(path)
     metadata = read_metadata(proto)
     if "mgq.architecture" not in metadata:

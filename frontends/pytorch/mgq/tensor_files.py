@@ -1,6 +1,7 @@
 """Tensors in files, read one at a time: safetensors and PyTorch's own format."""
 
 import json
+import math
 import os
 import struct
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ class LazyTensor:
     shape: tuple
     load: Callable[[], torch.Tensor]
     origin: str
+    dtype: torch.dtype | None = None  # None: not known before it is read
 
     def then(self, change, shape=None):
         """This tensor after `change`, of `shape`, by default its own."""
@@ -95,7 +97,7 @@ def safetensor(path, size, base, name, entry):
         return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else \
             torch.empty(shape, dtype=dtype)
 
-    return LazyTensor(shape, load, f"tensor '{name}' of '{path}'")
+    return LazyTensor(shape, load, f"tensor '{name}' of '{path}'", dtype)
 
 
 class TorchFile:
@@ -139,6 +141,7 @@ class TorchFile:
                 tuple(value.shape),
                 lambda name=name: self.values()[name].detach(),
                 f"tensor '{name}' of '{self.path}'",
+                value.dtype,
             )
             for name, value in self.values().items() if isinstance(value, torch.Tensor)
         }
@@ -188,6 +191,31 @@ def open_shards(index, opener):
         if name not in shards[shard]:
             raise UserError(f"'{index}' promises tensor '{name}' in '{shard}', which lacks it")
     return {name: shards[shard][name] for name, shard in weight_map.items()}
+
+
+def write_safetensors(path, tensors, metadata):
+    """Writes name -> LazyTensor, of known types, one at a time."""
+    names = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
+    header, offset = {"__metadata__": metadata}, 0
+    for name, tensor in tensors.items():
+        end = offset + math.prod(tensor.shape) * tensor.dtype.itemsize
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # data begin aligned
+    try:
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for tensor in tensors.values():
+                file.write(tensor_bytes(tensor.load()))
+    except OSError as error:
+        raise UserError(f"cannot write '{path}': {error.strerror}") from error
+
+
+def tensor_bytes(tensor):
+    """The bytes of a tensor, row-major."""
+    return memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy())
 
 
 def read_json(path):

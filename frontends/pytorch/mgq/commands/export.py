@@ -1,6 +1,7 @@
 """mgq-export: writes a model as an ONNX training graph for mgq-compile."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from mgq import errors, parts
@@ -17,6 +18,9 @@ def parse_arguments(argv):
     models = parser.add_subparsers(dest="model", required=True)
     add_minigpt4qwen(models.add_parser(
         "minigpt4qwen", help="ViT, Q-Former, projection, Qwen2; from folders, files or a size"
+    ))
+    add_module(models.add_parser(
+        "module", help="any PyTorch module that returns a loss, made by a function in a file"
     ))
     return parser.parse_args(argv)
 
@@ -49,13 +53,29 @@ def add_minigpt4qwen(model):
     output = model.add_argument_group("output")
     output.add_argument("--dtype", choices=("f32", "bf16"), default="f32",
                         help="of weights that do not train")
-    output.add_argument("--opset", type=int, default=20, metavar="N", help="18 to 23; default 20")
-    output.add_argument("--no-weights", action="store_true", help="the graph alone")
     output.add_argument("--features", action="store_true",
                         help="a graph that starts at image_features, and MODEL.prefix.onnx")
     output.add_argument("--data", metavar="FILE.safetensors", help="also write random records")
     output.add_argument("--records", type=int, default=8, help="micro-batches in --data")
-    output.add_argument("-o", "--output", required=True, metavar="MODEL.onnx")
+    add_output(output)
+
+
+def add_module(model):
+    """Options of `mgq-export module`."""
+    model.add_argument("factory", metavar="FILE.py:FACTORY",
+                       help="function that returns (module, inputs[, settings])")
+    model.add_argument("--inputs", metavar="FILE.safetensors",
+                       help="example inputs; default: the factory's")
+    model.add_argument("--trainable", metavar="GLOB,...",
+                       help="default: the factory's, or the parameters that require gradients")
+    add_output(model)
+
+
+def add_output(model):
+    """Options of both commands."""
+    model.add_argument("--opset", type=int, default=20, metavar="N", help="18 to 23; default 20")
+    model.add_argument("--no-weights", action="store_true", help="the graph alone")
+    model.add_argument("-o", "--output", required=True, metavar="MODEL.onnx")
 
 
 def micro_batch(text):
@@ -75,7 +95,7 @@ def check(args):
         raise UserError(f"--opset {args.opset} is not supported yet; "
                         f"{OPSETS[0]} to {OPSETS[-1]} are")
     for name in ("images", "length", "image_size", "records"):
-        value = getattr(args, name)
+        value = getattr(args, name, None)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if not Path(args.output).absolute().parent.is_dir():
@@ -166,10 +186,22 @@ def export_minigpt4qwen(args):
         write_records(model, args)
 
 
+def export_module(args):
+    """Runs `mgq-export module`."""
+    check(args)
+    from mgq import export_module as exporter
+
+    notes = exporter.export(args.factory, args.output, args.inputs, args.trainable, args.opset,
+                            args.no_weights)
+    for note in notes:
+        print(f"mgq-export: note: {note}", file=sys.stderr)
+
+
 def main(argv=None):
     """Runs mgq-export."""
     args = parse_arguments(argv)
-    errors.run("mgq-export", lambda: export_minigpt4qwen(args))
+    command = {"minigpt4qwen": export_minigpt4qwen, "module": export_module}[args.model]
+    errors.run("mgq-export", lambda: command(args))
 
 
 if __name__ == "__main__":
