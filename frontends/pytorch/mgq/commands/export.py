@@ -49,7 +49,7 @@ def add_minigpt4qwen(model):
     shape.add_argument("--micro-batch", type=micro_batch, default=1, metavar="B|dynamic",
                        help="samples; dynamic: as mgq-compile --dim=batch=N says")
     shape.add_argument("--image-token-id", type=int, metavar="ID",
-                       help="token that images replace; default: Qwen's <|extra_0|>")
+                       help="token that images replace; default: that of the tokenizer in --llm, else Qwen's <|extra_0|>")
     output = model.add_argument_group("output")
     output.add_argument("--dtype", choices=("f32", "bf16"), default="f32",
                         help="of weights that do not train")
@@ -122,17 +122,29 @@ def open_weights(args):
 
 
 def image_token(args, vocabulary):
-    """The token that images replace."""
+    """The token that images replace: the one asked for, that of the tokenizer in --llm, or
+    <|extra_0|>."""
     token = args.image_token_id
+    if token is None and args.llm:
+        token = own_image_token(args.llm)
     if token is None and vocabulary <= EXTRA_0 and not args.size:
         raise UserError(f"the vocabulary of {vocabulary} tokens has no <|extra_0|> ({EXTRA_0}); "
                         "say which token images replace with --image-token-id")
     if token is None:
         token = EXTRA_0 if vocabulary > EXTRA_0 else SMALL_IMAGE_TOKEN
     if not 0 <= token < vocabulary:
-        raise UserError(f"--image-token-id {token} is not in the vocabulary of "
-                        f"{vocabulary} tokens")
+        raise UserError(f"image token {token} is not in the vocabulary of {vocabulary} tokens; "
+                        "choose one with --image-token-id")
     return token
+
+
+def own_image_token(folder):
+    """The image token of the tokenizer in `folder`; None where it has none, or no tokenizer."""
+    from mgq import tokenizer
+
+    if not any((Path(folder) / name).is_file() for name in tokenizer.FILES):
+        return None
+    return tokenizer.load(folder).image
 
 
 def write_records(model, args):
