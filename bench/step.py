@@ -24,8 +24,9 @@ from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "frontends" / "pytorch"))
-from mgq import export_minigpt4qwen, minigpt4qwen, sources  # noqa: E402
+from mgq import export_minigpt4qwen, minigpt4qwen  # noqa: E402
 from mgq.architecture import SIZES, Lora  # noqa: E402
+from mgq.sources.open import open_size  # noqa: E402
 
 PEAK_ORDER = 3072  # rows and columns of the product that measures the peak
 RECORDS = 8
@@ -149,7 +150,7 @@ def prepare(args, size, batch):
     name = f"{args.size}-{batch}"
     data, model_file = args.work / f"{name}.safetensors", args.work / f"{name}.onnx"
     request = export_minigpt4qwen.Request(
-        weights=sources.random_weights(size, seed=0),
+        weights=open_size(args.size, seed=0),
         image_token_id=IMAGE_TOKEN_ID,
         train="projection,lora",
         lora=Lora(rank=LORA_RANK, alpha=2 * LORA_RANK),

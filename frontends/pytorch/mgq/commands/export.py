@@ -1,7 +1,6 @@
 """mgq-export: writes a model as an ONNX training graph for mgq-compile."""
 
 import argparse
-import dataclasses
 from pathlib import Path
 
 from mgq import errors, parts
@@ -26,6 +25,13 @@ def add_minigpt4qwen(model):
     """Options of `mgq-export minigpt4qwen`."""
     weights = model.add_argument_group("weights")
     weights.add_argument("--size", choices=SIZES, help="random weights of a size")
+    weights.add_argument("--vision", metavar="PATH",
+                         help="ViT: a Hugging Face folder (BLIP-2), or LAVIS's eva_vit_g.pth")
+    weights.add_argument("--qformer", metavar="PATH",
+                         help="Q-Former: a Hugging Face folder, or a BLIP-2 checkpoint of LAVIS")
+    weights.add_argument("--llm", metavar="DIR", help="folder of Qwen2, Qwen1.5 or Qwen")
+    weights.add_argument("--projection", metavar="FILE.pth",
+                         help="checkpoint with llm_proj.*; default: random")
     weights.add_argument("--seed", type=int, default=0, help="of random weights; default 0")
     train = model.add_argument_group("training")
     train.add_argument("--lora", nargs="?", const="", metavar="r=8,alpha=32,dropout=0,targets=...",
@@ -35,6 +41,7 @@ def add_minigpt4qwen(model):
     shape = model.add_argument_group("shapes")
     shape.add_argument("--images", type=int, default=1, metavar="N", help="images a sample")
     shape.add_argument("--length", type=int, metavar="L", help="tokens a sample; default: the size's, or 512")
+    shape.add_argument("--image-size", type=int, metavar="S", help="pixels; default: the ViT's")
     shape.add_argument("--micro-batch", type=micro_batch, default=1, metavar="B|dynamic",
                        help="samples; dynamic: as mgq-compile --dim=batch=N says")
     shape.add_argument("--image-token-id", type=int, metavar="ID",
@@ -67,29 +74,39 @@ def check(args):
     if args.opset not in OPSETS:
         raise UserError(f"--opset {args.opset} is not supported yet; "
                         f"{OPSETS[0]} to {OPSETS[-1]} are")
-    for name in ("images", "length", "records"):
+    for name in ("images", "length", "image_size", "records"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise UserError(f"--{name} must be at least 1, not {value}")
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if not Path(args.output).absolute().parent.is_dir():
         raise UserError(f"cannot write '{args.output}': its folder does not exist")
 
 
 def open_weights(args):
     """The Weights that the options name."""
-    from mgq import sources
+    from mgq.sources import open as sources
 
-    if not args.size:
-        raise UserError("give --size")
-    architecture = SIZES[args.size]
-    if args.length:
-        architecture = dataclasses.replace(architecture, length=args.length)
-    return sources.random_weights(architecture, args.seed)
+    given = {name: getattr(args, name) for name in ("vision", "qformer", "llm")}
+    missing = [f"--{name}" for name, path in given.items() if path is None]
+    if args.size and (len(missing) < 3 or args.projection):
+        raise UserError("give either --size, for random weights, or --vision, --qformer and --llm")
+    if args.size:
+        return sources.open_size(args.size, args.seed, args.length, args.image_size)
+    if missing:
+        raise UserError(f"{', '.join(missing)} missing: give --vision, --qformer and --llm, or "
+                        "--size for random weights")
+    return sources.open_checkpoints(
+        **given, projection=args.projection, seed=args.seed, length=args.length,
+        image=args.image_size,
+    )
 
 
 def image_token(args, vocabulary):
     """The token that images replace."""
     token = args.image_token_id
+    if token is None and vocabulary <= EXTRA_0 and not args.size:
+        raise UserError(f"the vocabulary of {vocabulary} tokens has no <|extra_0|> ({EXTRA_0}); "
+                        "say which token images replace with --image-token-id")
     if token is None:
         token = EXTRA_0 if vocabulary > EXTRA_0 else SMALL_IMAGE_TOKEN
     if not 0 <= token < vocabulary:
@@ -116,7 +133,10 @@ def export_minigpt4qwen(args):
     lora = parts.parse_lora(args.lora) if args.lora is not None else None
     from mgq import export_minigpt4qwen as exporter
 
+    from mgq.sources.open import lora_targets
+
     weights = open_weights(args)
+    lora = lora_targets(weights, lora)
     request = exporter.Request(
         weights=weights,
         image_token_id=image_token(args, weights.architecture.vocabulary),

@@ -46,8 +46,3 @@ class Weights:
             if name.startswith(start) and ".lora_" not in name:
                 return source.tensor(base_name(name), shape)
         return self.new.tensor(name, shape)
-
-
-def random_weights(architecture, seed):
-    """Random weights of the given shapes."""
-    return Weights(architecture, RandomSource(seed), {})
