@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 import fixtures
 from prepare_case import ENVIRONMENT, PrepareTest
@@ -113,6 +114,21 @@ class ErrorsTest(PrepareTest):
         fixtures.model_without_weights(self.model, length=80, features="query_output")
         self.fails("starts from 'query_output': give --features MODEL.prefix.onnx")
         self.fails("--features '/none.onnx' does not exist", "--features", "/none.onnx")
+
+    def test_changed_data(self):
+        """A data file that changes under a run ends it, instead of giving other records."""
+        from mgq.data import records
+
+        index = records.index
+
+        def index_and_cut(path):
+            found = index(path)
+            path.write_text(path.read_text()[:300])
+            return found
+
+        with mock.patch.object(records, "index", index_and_cut):
+            self.fails("data file '.*data.json' changed while it was read", "--workers", 1)
+        self.assertEqual(self.files(), {})
 
     def test_unwritable(self):
         """Output that cannot be written is an error with the system's word."""

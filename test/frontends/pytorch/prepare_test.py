@@ -180,6 +180,8 @@ class ShardsTest(PrepareTest):
                 {"image": "0.png", "instruction": "no mark", "output": "x"},
                 {"instruction": MARK, "output": "x"},
                 record("none.png"),
+                {"video": ["0.png"], "instruction": "no mark", "output": "x"},
+                {"video": ["0.png"], "instruction": MARK * 2, "output": "x"},
             ],
         )
         status, out, err = self.run_command("--workers", 1, data=data)
@@ -190,12 +192,14 @@ class ShardsTest(PrepareTest):
                 "samples": 3,
                 "texts cut at the length": 2,
                 "an image is beyond the length": 1,
-                "unusable record": 4,
+                "unusable record": 6,
                 "unreadable picture": 1,
             },
         )
         self.assertIn("3 samples in 1 file", out)
-        self.assertIn("left out: unusable record: 4", out)
+        self.assertIn("left out: unusable record: 6", out)
+        self.assertIn("odd.json: record 10: has 0 marks for its video, expected 1", err)
+        self.assertIn("odd.json: record 11: has 2 marks for its video, expected 1", err)
         self.assertRegex(err, "odd.json: record 4: [0-9]+ tokens, its last image ends beyond 80")
         self.assertIn("odd.json: record 5: has 2 pictures, but the model takes 1 a sample", err)
         self.assertIn("odd.json: record 6: image marks: 2, but pictures: 1", err)

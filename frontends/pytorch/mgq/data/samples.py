@@ -78,6 +78,7 @@ class Job:
         """Pictures or frames in RGB. Variants of a record follow each other: it is read once."""
         key = item.file, item.record
         if self.last[0] != key:
+            self.last = None, None  # frees their memory first
             root = self.roots[item.file]
             if conversation.video is not None:
                 images = pictures.load_video(conversation.video, root, self.facts.images)
