@@ -24,6 +24,8 @@ struct ImportOptions {
   /// Float initializers are constants, not parameters (mgq-run on small
   /// graphs needs no weights at run time).
   bool inlineWeights = false;
+  /// Dropout in training mode drops (not for mgq-run).
+  bool dropout = true;
 };
 
 /// Reads `path` into a module with one func.func @model over nn ops, or
