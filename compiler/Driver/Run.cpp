@@ -196,7 +196,7 @@ static DenseElementsAttr constantOf(const FileTensor &tensor) {
 /// become constants.
 int Runner::importGraph() {
   onnx::ImportOptions options;
-  options.dropout = false;
+  options.training = false;
   for (StringRef dim : flags.dims)
     if (!parseDim(dim, options.dims)) {
       reportError(kTool, "--dim=" + dim + ": expected NAME=N");

@@ -259,7 +259,7 @@ LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
     return sequenceAt(node, scope);
   Node state(builder, loc, node, scope.opset);
   state.samples = samples();
-  if (options.dropout)
+  if (options.training)
     state.makeRandomKey = [&] { return randomKey(loc); };
   for (int i = 0; i < node.input_size(); ++i) {
     if (node.input(i).empty()) {
