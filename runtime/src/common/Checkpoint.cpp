@@ -61,6 +61,10 @@ void mgq::rt::acceptCheckpoint(Transfer &transfer) {
   transfer.accept(allParts);
 }
 
+void mgq::rt::acceptParameters(Transfer &transfer) {
+  transfer.accept({ParamPart::Value});
+}
+
 /// The step of "checkpoint-STEP", empty for other names.
 static std::optional<int64_t> stepOfName(const std::string &name) {
   static const std::string prefix = "checkpoint-";
@@ -188,9 +192,10 @@ std::string mgq::rt::saveCheckpoint(const std::string &output,
   return final.string();
 }
 
-/// Checks that a file holds exactly the trainable parameters under `kinds`.
+/// Checks that a file holds exactly the trainable parameters under `kinds`, as
+/// F32, or as any float type if `anyFloat`.
 static void checkNames(const SafetensorsFile &file, const mgq_program &program,
-                       const std::vector<Kind> &kinds) {
+                       const std::vector<Kind> &kinds, bool anyFloat = false) {
   std::set<std::string> extra;
   for (const auto &entry : file.tensors())
     extra.insert(entry.first);
@@ -205,7 +210,8 @@ static void checkNames(const SafetensorsFile &file, const mgq_program &program,
              file.path(), name);
       Shape wanted =
           transposedShape(shapeOf(param.stored), param.canonical_permutation);
-      if (view->type != MGQ_F32 || view->shape != wanted)
+      bool known = anyFloat ? isFloat(view->type) : view->type == MGQ_F32;
+      if (!known || view->shape != wanted)
         fail("'{}' does not fit: tensor '{}' is {} {}, expected F32 {}",
              file.path(), name, typeName(view->type), shapeText(view->shape),
              shapeText(wanted));
@@ -222,7 +228,8 @@ static void readKinds(const SafetensorsFile &file, Transfer &transfer,
   for (const Kind &kind : kinds)
     for (int32_t i : trainableParams(program)) {
       std::string name = std::string(kind.prefix) + program.params[i].name;
-      transfer.write(i, kind.part, file.find(name)->data);
+      const TensorView &view = *file.find(name);
+      transfer.write(i, kind.part, view.type, view.data);
     }
 }
 
@@ -275,4 +282,10 @@ TrainerState mgq::rt::loadCheckpoint(const std::string &path,
   readKinds(model, transfer, {valueKind});
   readKinds(optimizer, transfer, {momentumKind, varianceKind});
   return state;
+}
+
+void mgq::rt::loadParameters(const std::string &path, Transfer &transfer) {
+  SafetensorsFile file(path);
+  checkNames(file, transfer.program(), {valueKind}, /*anyFloat=*/true);
+  readKinds(file, transfer, {valueKind});
 }

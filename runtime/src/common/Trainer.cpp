@@ -91,8 +91,13 @@ void Trainer::openData() {
   state.microBatches = int64_t{program.micro_batches} * program.replicas;
 }
 
+namespace {
+/// Where the trainable parameters come from.
+enum class Source : int64_t { Model, Parameters, Checkpoint };
+} // namespace
+
 /// Rank 0: the state of the checkpoint to go on from, whose tensors go to all
-/// ranks; step -1: there is none.
+/// ranks; step -1: there is none. Then initial parameters go to all.
 TrainerState Trainer::loadState() {
   TrainerState none;
   none.step = -1;
@@ -104,11 +109,18 @@ TrainerState Trainer::loadState() {
     if (path.empty())
       printError("note: no checkpoint in '{}', starting anew",
                  options.outputDir);
+    else if (!options.initialParameters.empty())
+      printError("note: going on from '{}', not from --initial-parameters",
+                 path);
   }
   // Others wait for tensors or for this.
-  int64_t found = path.empty() ? 0 : 1;
-  group.fromFirst(found);
-  if (!found)
+  Source source = !path.empty()                       ? Source::Checkpoint
+                  : options.initialParameters.empty() ? Source::Model
+                                                      : Source::Parameters;
+  group.fromFirst(source);
+  if (source == Source::Parameters)
+    loadParameters(options.initialParameters, *transfer);
+  if (source != Source::Checkpoint)
     return none;
   TrainerState loaded = loadCheckpoint(path, *transfer);
   if (loaded.step > totalSteps && !options.dryRun)
@@ -136,9 +148,11 @@ void Trainer::resume() {
     std::copy(loaded.clipHistory.end() - static_cast<ptrdiff_t>(norms),
               loaded.clipHistory.end(), numbers.history);
   } else {
-    int64_t found = 0;
-    group.fromFirst(found);
-    if (found)
+    Source source = Source::Model;
+    group.fromFirst(source);
+    if (source == Source::Parameters)
+      acceptParameters(*transfer);
+    else if (source == Source::Checkpoint)
       acceptCheckpoint(*transfer);
   }
   group.fromFirst(numbers);
@@ -220,7 +234,7 @@ int Trainer::run() {
     if (orders.saveSteps && state.step % orders.saveSteps == 0)
       save();
   if (!endSignal && state.step == totalSteps && evaluatedStep != state.step)
-    evaluateNow();
+    evaluateOnly();
   finish();
   return endSignal ? 128 + endSignal : 0;
 }
@@ -269,6 +283,17 @@ void Trainer::evaluateNow() {
   evaluatedStep = state.step;
   if (chief)
     chief->evaluated(state.step, evaluation, evaluator->scalarOutputs());
+}
+
+/// Evaluates where no step did: a line of the log for itself.
+void Trainer::evaluateOnly() {
+  if (!evalData)
+    return;
+  if (chief)
+    chief->started(state.step, epochAfter(state.step));
+  evaluateNow();
+  if (chief)
+    chief->logStep(state.step, /*wasEvaluated=*/true);
 }
 
 void Trainer::save() {

@@ -32,9 +32,10 @@ public:
   /// trainable parameters, part by part.
   void serve(const std::vector<ParamPart> &parts);
 
-  /// Rank 0: hands a whole parameter, f32, maybe unaligned, to all ranks that
-  /// keep the part.
-  void write(int32_t param, ParamPart part, const std::byte *canonical);
+  /// Rank 0: hands a whole parameter, of a float type and maybe unaligned, to
+  /// all ranks that keep the part, as f32.
+  void write(int32_t param, ParamPart part, mgq_type type,
+             const std::byte *canonical);
   /// Other ranks: takes what rank 0 writes, part by part.
   void accept(const std::vector<ParamPart> &parts);
 
@@ -46,7 +47,7 @@ private:
   void copyOut(int32_t param, ParamPart part, int64_t begin, int64_t count,
                float *to);
   void copyIn(int32_t param, ParamPart part, int64_t begin, int64_t count,
-              const std::byte *from);
+              const float *from);
   template <typename Visit>
   void forPieces(int32_t param, Visit visit) const;
 
