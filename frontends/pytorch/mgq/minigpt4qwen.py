@@ -68,7 +68,12 @@ class MiniGPT4Qwen(nn.Module):
             hidden = block(hidden)
         image = self.visual_encoder.post_layernorm(hidden)
         queries = self.query_tokens.expand(image.shape[0], -1, -1)
-        return self.Qformer(query_embeds=queries, encoder_hidden_states=image).last_hidden_state
+        # Not by its forward, which would trace a mask that lets everything through.
+        return self.Qformer.encoder(
+            self.Qformer.layernorm(queries),
+            encoder_hidden_states=image,
+            query_length=queries.shape[1],
+        ).last_hidden_state
 
     def embed(self, features, input_ids):
         """Embeddings [B, L, width] of text with the images' tokens in their places.
@@ -267,8 +272,7 @@ def example(model, samples):
     architecture = model.architecture
     several = (model.images,) if model.images > 1 else ()
     tokens = torch.zeros(samples, architecture.length, dtype=torch.long)
-    # The exporter takes one tensor that is given twice for one input.
-    text = {"input_ids": tokens, "attention_mask": tokens + 1, "labels": tokens.clone()}
+    text = {"input_ids": tokens, "attention_mask": tokens + 1, "labels": tokens}
     if isinstance(model, FromFeatures):
         shape = feature_shape(architecture, model.block)
         return {"image_features": torch.zeros(samples, *several, *shape), **text}

@@ -32,7 +32,9 @@ def export_graph(model, inputs, output="loss", opset=20, dynamic=None):
     Parameters are initializers without values. `dynamic`: shapes that stay symbolic,
     as torch.export's dynamic_shapes.
     """
-    exported = trace(model, inputs, output, opset, dynamic)
+    exported = trace(model, inputs, opset, dynamic)
+    keep_scalars(exported.graph)
+    exported.graph.outputs[0].name = output
     # Tied parameters go by any of their names.
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     parameters = hide_parameters(exported.graph, names)
@@ -42,16 +44,17 @@ def export_graph(model, inputs, output="loss", opset=20, dynamic=None):
     return exported
 
 
-def trace(model, inputs, output, opset, dynamic):
+def trace(model, inputs, opset, dynamic):
     """The graph as PyTorch's exporter gives it, not optimized."""
     give_storage(model)
+    # The exporter would take one tensor that is given twice for one input.
+    inputs = {name: tensor.clone() for name, tensor in inputs.items()}
     try:
         with torch.no_grad(), quiet():
             return torch.onnx.export(
                 model,
                 kwargs=inputs,
                 input_names=list(inputs),
-                output_names=[output],
                 dynamic_shapes=dynamic,
                 dynamo=True,
                 opset_version=opset,
@@ -60,6 +63,13 @@ def trace(model, inputs, output, opset, dynamic):
             ).model
     except torch.onnx.OnnxExporterError as error:
         raise UserError(f"PyTorch cannot export the model: {innermost(error)}") from error
+
+
+def keep_scalars(graph):
+    """Of the outputs after the first, leaves those that are numbers."""
+    for value in list(graph.outputs)[1:]:
+        if value.shape is None or len(value.shape) or not value.dtype.is_floating_point():
+            graph.outputs.remove(value)
 
 
 def innermost(error):

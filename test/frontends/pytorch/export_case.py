@@ -61,14 +61,14 @@ class ExportTest(unittest.TestCase):
     def run_graph(self, model, inputs, output="loss"):
         """The output of a graph for inputs (name -> tensor), by mgq-run."""
         files = self.work / "in.safetensors", self.work / "out.safetensors"
-        save_file({name: t.contiguous() for name, t in inputs.items()}, files[0])
+        save_file({name: t.clone().contiguous() for name, t in inputs.items()}, files[0])
         self.tool("MGQ_RUN", model, "--inputs", files[0], "--outputs", files[1])
         return load_file(files[1])[output]
 
     def train(self, model, records, steps=1, compile_options=()):
         """(log lines, gradients of step 1) of an executable of `model` on `records`."""
         data, executable = self.work / "data.safetensors", self.work / "train"
-        save_file({name: t.contiguous() for name, t in records.items()}, data)
+        save_file({name: t.clone().contiguous() for name, t in records.items()}, data)
         self.tool("MGQ_COMPILE", model, "-o", executable, *compile_options)
         log, gradients = self.work / "log.jsonl", self.work / "gradients.safetensors"
         words = [executable, "--data", data, "--steps", str(steps), "--shuffle", "off",

@@ -3,10 +3,14 @@
 import unittest
 
 import checkpoints
+import fixtures
 import torch
 from export_case import ExportTest, first, load, random_records, torch_loss
+from mgq import onnx_weights, tokenizer
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 TOKEN = 7  # that images replace
+TABLE = 512  # tokens, enough for the tests' tokenizer
 
 
 class SourcesTest(ExportTest):
@@ -63,6 +67,41 @@ class SourcesTest(ExportTest):
             # The norm after the ViT has 1e-6 in one and 1e-5 in the other.
             self.assert_close(self.run_graph(path, batch), expected)
             self.assert_close(torch_loss(load(path), batch), expected)
+
+    def test_tied_embeddings(self):
+        """A folder whose embedding table is its head too gives what a copy with two tables does."""
+        checkpoints.write_qwen(self.work / "qwen", self.qwen)
+        config = Qwen2Config(
+            vocab_size=TABLE, hidden_size=64, intermediate_size=56, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+        )
+        torch.manual_seed(0)
+        model = Qwen2ForCausalLM(config)
+        model.save_pretrained(self.work / "tied")
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+        model.config.tie_word_embeddings = False
+        model.save_pretrained(self.work / "untied")
+        fixtures.hf_tokenizer(self.work / "tied")
+        tied = self.export(*self.options(llm="tied"), name="tied.onnx")
+        untied = self.export(*self.options(llm="untied"), name="untied.onnx")
+        batch = first(random_records(load(untied), 1, 2))
+        loss = self.run_graph(untied, batch)
+        self.assertEqual(self.run_graph(tied, batch), loss)
+        self.assert_close(torch_loss(load(tied), batch), loss)
+
+    def test_image_token_of_the_tokenizer(self):
+        """A tokenizer beside the language model tells the image token."""
+        torch.manual_seed(0)
+        config = Qwen2Config(
+            vocab_size=TABLE, hidden_size=64, intermediate_size=56, num_hidden_layers=1,
+            num_attention_heads=4, num_key_value_heads=2,
+        )
+        Qwen2ForCausalLM(config).save_pretrained(self.work / "llm")
+        fixtures.hf_tokenizer(self.work / "llm")
+        options = [word for word in self.options(llm="llm") if word not in ("--image-token-id", TOKEN)]
+        proto = onnx_weights.read_onnx(self.export(*options))
+        token = tokenizer.load(self.work / "llm").image
+        self.assertEqual(onnx_weights.read_metadata(proto)["mgq.image_token_id"], str(token))
 
 
 if __name__ == "__main__":

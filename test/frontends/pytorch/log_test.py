@@ -224,6 +224,13 @@ class LogTest(unittest.TestCase):
             self.assertLess(time.monotonic(), limit)
             time.sleep(0.05)
 
+    def test_documentation(self):
+        """docs/PreparingData.md has every option."""
+        text = (fixtures.ROOT / "docs" / "PreparingData.md").read_text()
+        for action in log.make_parser()._actions[1:]:
+            for option in [name for name in action.option_strings if name != "--output"]:
+                self.assertRegex(text, rf"`{option}[ `=\\[]", option)
+
     def test_follow(self):
         """--follow waits for the log, goes on as it grows and is cut back, and ends well by Ctrl-C and SIGTERM."""
         for number in (signal.SIGINT, signal.SIGTERM):

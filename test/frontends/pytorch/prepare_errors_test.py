@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 import fixtures
+from mgq.commands import prepare
 from prepare_case import ENVIRONMENT, PrepareTest
 
 
@@ -18,6 +20,13 @@ class ErrorsTest(PrepareTest):
         self.fails("--mgq-run needs --features", "--mgq-run", "x", status=2)
         self.fails("argument --workers: invalid count value: '0'", "--workers", 0, status=2)
         self.fails("argument --mean: invalid three_numbers value: '1,2'", "--mean", "1,2", status=2)
+
+    def test_documentation(self):
+        """docs/PreparingData.md has every option."""
+        text = (fixtures.ROOT / "docs" / "PreparingData.md").read_text()
+        for action in prepare.make_parser()._actions[1:]:
+            for option in [name for name in action.option_strings if name != "--output"]:
+                self.assertRegex(text, rf"`{option}[ `=\\[]", option)
 
     def test_inputs(self):
         """What is missing among the inputs is named, and nothing is written."""
@@ -113,6 +122,21 @@ class ErrorsTest(PrepareTest):
         fixtures.model_without_weights(self.model, length=80, features="query_output")
         self.fails("starts from 'query_output': give --features MODEL.prefix.onnx")
         self.fails("--features '/none.onnx' does not exist", "--features", "/none.onnx")
+
+    def test_changed_data(self):
+        """A data file that changes under a run ends it, instead of giving other records."""
+        from mgq.data import records
+
+        index = records.index
+
+        def index_and_cut(path):
+            found = index(path)
+            path.write_text(path.read_text()[:300])
+            return found
+
+        with mock.patch.object(records, "index", index_and_cut):
+            self.fails("data file '.*data.json' changed while it was read", "--workers", 1)
+        self.assertEqual(self.files(), {})
 
     def test_unwritable(self):
         """Output that cannot be written is an error with the system's word."""

@@ -180,6 +180,8 @@ class ShardsTest(PrepareTest):
                 {"image": "0.png", "instruction": "no mark", "output": "x"},
                 {"instruction": MARK, "output": "x"},
                 record("none.png"),
+                {"video": ["0.png"], "instruction": "no mark", "output": "x"},
+                {"video": ["0.png"], "instruction": MARK * 2, "output": "x"},
             ],
         )
         status, out, err = self.run_command("--workers", 1, data=data)
@@ -190,12 +192,14 @@ class ShardsTest(PrepareTest):
                 "samples": 3,
                 "texts cut at the length": 2,
                 "an image is beyond the length": 1,
-                "unusable record": 4,
+                "unusable record": 6,
                 "unreadable picture": 1,
             },
         )
         self.assertIn("3 samples in 1 file", out)
-        self.assertIn("left out: unusable record: 4", out)
+        self.assertIn("left out: unusable record: 6", out)
+        self.assertIn("odd.json: record 10: has 0 marks for its video, expected 1", err)
+        self.assertIn("odd.json: record 11: has 2 marks for its video, expected 1", err)
         self.assertRegex(err, "odd.json: record 4: [0-9]+ tokens, its last image ends beyond 80")
         self.assertIn("odd.json: record 5: has 2 pictures, but the model takes 1 a sample", err)
         self.assertIn("odd.json: record 6: image marks: 2, but pictures: 1", err)
@@ -232,6 +236,18 @@ class ShardsTest(PrepareTest):
         self.assertEqual(self.state()["counts"], {"samples": 1, "unreadable picture": 1})
         self.assertIn("picture '狗.png'", self.state()["shards"][0]["problems"][0])
         self.assertIn("nothing to do", self.prepare("--workers", 1, data=name))
+
+    def test_endless_text(self):
+        """A text that is too much for the tokenizer's library is the record's problem, not the run's."""
+        fixtures.qwen_tokenizer(self.work / "tok")
+        data = self.write(
+            "long.json", [{"instruction": " " * 10**6, "output": "x"}, self.records[0]]
+        )
+        options = ("--workers", 1, "--vocabulary", 600, "--image-token-id", 278)
+        fixtures.model_without_weights(self.model, length=200, vocabulary=None, image_token_id=None)
+        err = self.prepare(*options, data=data)
+        self.assertIn("record 1: a text of 1000000 characters is too much for tiktoken", err)
+        self.assertEqual(self.state()["counts"], {"samples": 1, "unusable record": 1})
 
     def test_system_message(self):
         """--system is the system message of records without their own."""

@@ -1,6 +1,7 @@
 """mgq-export: writes a model as an ONNX training graph for mgq-compile."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from mgq import errors, parts
@@ -17,6 +18,9 @@ def parse_arguments(argv):
     models = parser.add_subparsers(dest="model", required=True)
     add_minigpt4qwen(models.add_parser(
         "minigpt4qwen", help="ViT, Q-Former, projection, Qwen2; from folders, files or a size"
+    ))
+    add_module(models.add_parser(
+        "module", help="any PyTorch module that returns a loss, made by a function in a file"
     ))
     return parser.parse_args(argv)
 
@@ -45,17 +49,33 @@ def add_minigpt4qwen(model):
     shape.add_argument("--micro-batch", type=micro_batch, default=1, metavar="B|dynamic",
                        help="samples; dynamic: as mgq-compile --dim=batch=N says")
     shape.add_argument("--image-token-id", type=int, metavar="ID",
-                       help="token that images replace; default: Qwen's <|extra_0|>")
+                       help="token that images replace; default: that of the tokenizer in --llm, else Qwen's <|extra_0|>")
     output = model.add_argument_group("output")
     output.add_argument("--dtype", choices=("f32", "bf16"), default="f32",
                         help="of weights that do not train")
-    output.add_argument("--opset", type=int, default=20, metavar="N", help="18 to 23; default 20")
-    output.add_argument("--no-weights", action="store_true", help="the graph alone")
     output.add_argument("--features", action="store_true",
                         help="a graph that starts at image_features, and MODEL.prefix.onnx")
     output.add_argument("--data", metavar="FILE.safetensors", help="also write random records")
     output.add_argument("--records", type=int, default=8, help="micro-batches in --data")
-    output.add_argument("-o", "--output", required=True, metavar="MODEL.onnx")
+    add_output(output)
+
+
+def add_module(model):
+    """Options of `mgq-export module`."""
+    model.add_argument("factory", metavar="FILE.py:FACTORY",
+                       help="function that returns (module, inputs[, settings])")
+    model.add_argument("--inputs", metavar="FILE.safetensors",
+                       help="example inputs; default: the factory's")
+    model.add_argument("--trainable", metavar="GLOB,...",
+                       help="default: the factory's, or the parameters that require gradients")
+    add_output(model)
+
+
+def add_output(model):
+    """Options of both commands."""
+    model.add_argument("--opset", type=int, default=20, metavar="N", help="18 to 23; default 20")
+    model.add_argument("--no-weights", action="store_true", help="the graph alone")
+    model.add_argument("-o", "--output", required=True, metavar="MODEL.onnx")
 
 
 def micro_batch(text):
@@ -75,7 +95,7 @@ def check(args):
         raise UserError(f"--opset {args.opset} is not supported yet; "
                         f"{OPSETS[0]} to {OPSETS[-1]} are")
     for name in ("images", "length", "image_size", "records"):
-        value = getattr(args, name)
+        value = getattr(args, name, None)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if not Path(args.output).absolute().parent.is_dir():
@@ -102,17 +122,29 @@ def open_weights(args):
 
 
 def image_token(args, vocabulary):
-    """The token that images replace."""
+    """The token that images replace: the one asked for, that of the tokenizer in --llm, or
+    <|extra_0|>."""
     token = args.image_token_id
+    if token is None and args.llm:
+        token = own_image_token(args.llm)
     if token is None and vocabulary <= EXTRA_0 and not args.size:
         raise UserError(f"the vocabulary of {vocabulary} tokens has no <|extra_0|> ({EXTRA_0}); "
                         "say which token images replace with --image-token-id")
     if token is None:
         token = EXTRA_0 if vocabulary > EXTRA_0 else SMALL_IMAGE_TOKEN
     if not 0 <= token < vocabulary:
-        raise UserError(f"--image-token-id {token} is not in the vocabulary of "
-                        f"{vocabulary} tokens")
+        raise UserError(f"image token {token} is not in the vocabulary of {vocabulary} tokens; "
+                        "choose one with --image-token-id")
     return token
+
+
+def own_image_token(folder):
+    """The image token of the tokenizer in `folder`; None where it has none, or no tokenizer."""
+    from mgq import tokenizer
+
+    if not any((Path(folder) / name).is_file() for name in tokenizer.FILES):
+        return None
+    return tokenizer.load(folder).image
 
 
 def write_records(model, args):
@@ -154,10 +186,22 @@ def export_minigpt4qwen(args):
         write_records(model, args)
 
 
+def export_module(args):
+    """Runs `mgq-export module`."""
+    check(args)
+    from mgq import export_module as exporter
+
+    notes = exporter.export(args.factory, args.output, args.inputs, args.trainable, args.opset,
+                            args.no_weights)
+    for note in notes:
+        print(f"mgq-export: note: {note}", file=sys.stderr)
+
+
 def main(argv=None):
     """Runs mgq-export."""
     args = parse_arguments(argv)
-    errors.run("mgq-export", lambda: export_minigpt4qwen(args))
+    command = {"minigpt4qwen": export_minigpt4qwen, "module": export_module}[args.model]
+    errors.run("mgq-export", lambda: command(args))
 
 
 if __name__ == "__main__":

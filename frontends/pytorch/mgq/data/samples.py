@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mgq.data import conversations, pictures
-from mgq.data.conversations import MARK, RecordError
+from mgq.data.conversations import MARK, UNUSABLE, RecordError
 from mgq.errors import UserError
+from mgq.tokenizer import TextError
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ class Job:
         item = self.plan[position]
         try:
             return self.sample(item)
-        except RecordError as error:
+        except (RecordError, TextError) as error:
             where = f"{self.sources[item.file].path}: record {item.record + 1}"
-            return Problem(error.kind, f"{where}: {error}", item.number == item.variant == 0)
+            kind = getattr(error, "kind", UNUSABLE)
+            return Problem(kind, f"{where}: {error}", item.number == item.variant == 0)
 
     def read(self, item):
         try:
@@ -78,6 +80,7 @@ class Job:
         """Pictures or frames in RGB. Variants of a record follow each other: it is read once."""
         key = item.file, item.record
         if self.last[0] != key:
+            self.last = None, None  # frees their memory first
             root = self.roots[item.file]
             if conversation.video is not None:
                 images = pictures.load_video(conversation.video, root, self.facts.images)

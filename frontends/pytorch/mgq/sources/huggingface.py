@@ -41,6 +41,15 @@ class VisionSource(FolderSource):
         return super().tensor(name, shape)
 
 
+class TiedSource(FolderSource):
+    """A language model whose embedding table is its head too: stored once, asked for by
+    either name."""
+
+    def key(self, name):
+        """The folder's name of our parameter `name`."""
+        return super().key(name.replace("lm_head.weight", "model.embed_tokens.weight"))
+
+
 def need(config, key, where):
     """The value of `key` in the config of `where`."""
     if key not in config:
@@ -149,7 +158,8 @@ def open_qwen2(folder, length):
         "language_norm_epsilon": config.get("rms_norm_eps", 1e-6),
         "tied_embeddings": config.get("tie_word_embeddings", False),
     }
-    return fields, FolderSource(folder, open_folder(folder), "llm_model.", "")
+    kind = TiedSource if fields["tied_embeddings"] else FolderSource
+    return fields, kind(folder, open_folder(folder), "llm_model.", "")
 
 
 def rope_theta(config, where):
