@@ -156,14 +156,14 @@ class LogTest(unittest.TestCase):
         self.assertEqual(self.svg.read_bytes(), before)
 
     def test_not_finite(self):
-        """Values that are null or not finite are left out."""
-        self.log.write_text(
-            line(1) + line(2, loss=float("nan"), grad_norm=None) + line(3, eval_loss=float("inf"))
-        )
+        """Values that are null, no numbers, or not finite are left out."""
+        odd = line(3, eval_loss=float("inf"), note="x", big=10**400, done=True, step_seconds="y")
+        self.log.write_text(line(1) + line(2, loss=float("nan"), grad_norm=None) + odd)
         self.succeeds(self.log, "--tensorboard", self.board, "--plot", self.svg)
         events = self.events()
         self.assertEqual(list(events["loss"]), [1, 3])
-        self.assertNotIn("eval_loss", events)
+        self.assertEqual(list(events["samples/s"]), [1, 2])
+        self.assertEqual(set(events), {"loss", "grad_norm", "learning_rate", "samples/s"})
 
     def test_partly_written_line(self):
         """A last line that is not whole is awaited, and read when it is; without its line end it counts at the end."""
@@ -223,6 +223,13 @@ class LogTest(unittest.TestCase):
         while not condition():
             self.assertLess(time.monotonic(), limit)
             time.sleep(0.05)
+
+    def test_documentation(self):
+        """docs/PreparingData.md has every option."""
+        text = (fixtures.ROOT / "docs" / "PreparingData.md").read_text()
+        for action in log.make_parser()._actions[1:]:
+            for option in [name for name in action.option_strings if name != "--output"]:
+                self.assertRegex(text, rf"`{option}[ `=\\[]", option)
 
     def test_follow(self):
         """--follow waits for the log, goes on as it grows and is cut back, and ends well by Ctrl-C and SIGTERM."""

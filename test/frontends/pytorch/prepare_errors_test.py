@@ -9,6 +9,7 @@ import unittest
 from unittest import mock
 
 import fixtures
+from mgq.commands import prepare
 from prepare_case import ENVIRONMENT, PrepareTest
 
 
@@ -19,6 +20,13 @@ class ErrorsTest(PrepareTest):
         self.fails("--mgq-run needs --features", "--mgq-run", "x", status=2)
         self.fails("argument --workers: invalid count value: '0'", "--workers", 0, status=2)
         self.fails("argument --mean: invalid three_numbers value: '1,2'", "--mean", "1,2", status=2)
+
+    def test_documentation(self):
+        """docs/PreparingData.md has every option."""
+        text = (fixtures.ROOT / "docs" / "PreparingData.md").read_text()
+        for action in prepare.make_parser()._actions[1:]:
+            for option in [name for name in action.option_strings if name != "--output"]:
+                self.assertRegex(text, rf"`{option}[ `=\\[]", option)
 
     def test_inputs(self):
         """What is missing among the inputs is named, and nothing is written."""

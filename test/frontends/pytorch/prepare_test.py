@@ -237,6 +237,18 @@ class ShardsTest(PrepareTest):
         self.assertIn("picture '狗.png'", self.state()["shards"][0]["problems"][0])
         self.assertIn("nothing to do", self.prepare("--workers", 1, data=name))
 
+    def test_endless_text(self):
+        """A text that is too much for the tokenizer's library is the record's problem, not the run's."""
+        fixtures.qwen_tokenizer(self.work / "tok")
+        data = self.write(
+            "long.json", [{"instruction": " " * 10**6, "output": "x"}, self.records[0]]
+        )
+        options = ("--workers", 1, "--vocabulary", 600, "--image-token-id", 278)
+        fixtures.model_without_weights(self.model, length=200, vocabulary=None, image_token_id=None)
+        err = self.prepare(*options, data=data)
+        self.assertIn("record 1: a text of 1000000 characters is too much for tiktoken", err)
+        self.assertEqual(self.state()["counts"], {"samples": 1, "unusable record": 1})
+
     def test_system_message(self):
         """--system is the system message of records without their own."""
         chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]

@@ -19,7 +19,7 @@ def seconds(text):
     return value
 
 
-def parse_arguments(argv):
+def make_parser():
     """The command line."""
     parser = argparse.ArgumentParser(prog="mgq-log", description=__doc__)
     parser.add_argument(
@@ -39,6 +39,12 @@ def parse_arguments(argv):
         metavar="SECONDS",
         help="between looks, with --follow",
     )
+    return parser
+
+
+def parse_arguments(argv):
+    """Options that contradict each other are wrong usage."""
+    parser = make_parser()
     args = parser.parse_args(argv)
     if not args.tensorboard and not args.plot:
         parser.error("nothing to do: give --tensorboard DIR or --plot FILE.svg")

@@ -19,7 +19,7 @@ def count(text):
     return value
 
 
-def parse_arguments(argv):
+def make_parser():
     """The command line."""
     parser = argparse.ArgumentParser(prog="mgq-prepare", description=__doc__)
     add = parser.add_argument
@@ -96,6 +96,12 @@ def parse_arguments(argv):
         facts.add_argument(f"--{name}", type=count, metavar="N")
     for name in ("mean", "std"):
         facts.add_argument(f"--{name}", type=metadata.three_numbers, metavar="R,G,B")
+    return parser
+
+
+def parse_arguments(argv):
+    """Options that contradict each other are wrong usage."""
+    parser = make_parser()
     args = parser.parse_args(argv)
     if args.variants and args.transform != "train":
         parser.error(

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mgq.data import conversations, pictures
-from mgq.data.conversations import MARK, RecordError
+from mgq.data.conversations import MARK, UNUSABLE, RecordError
 from mgq.errors import UserError
+from mgq.tokenizer import TextError
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ class Job:
         item = self.plan[position]
         try:
             return self.sample(item)
-        except RecordError as error:
+        except (RecordError, TextError) as error:
             where = f"{self.sources[item.file].path}: record {item.record + 1}"
-            return Problem(error.kind, f"{where}: {error}", item.number == item.variant == 0)
+            kind = getattr(error, "kind", UNUSABLE)
+            return Problem(kind, f"{where}: {error}", item.number == item.variant == 0)
 
     def read(self, item):
         try:
