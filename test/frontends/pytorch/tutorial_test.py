@@ -51,7 +51,6 @@ class TutorialTest(AdapterTest):
             (folder / f"{name}.json").write_text(json.dumps(records))
         for i in range(5):
             fixtures.picture(folder / "pictures" / f"{i}.png", seed=i)
-        (folder / "data").mkdir()
 
     def test_page(self):
         """Each block succeeds, in the order of the page, and leaves what the page says."""
