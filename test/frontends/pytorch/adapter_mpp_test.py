@@ -60,7 +60,7 @@ class MppTest(AdapterTest):
         of the reference before training."""
         module, _ = onnx_weights.load_model(model)
         source = write_checkpoint(self.work / "checkpoint", values)
-        generation.fill(module, model, source, None)
+        generation.fill(module, model, source)
         batch = {k: v[0] for k, v in minigpt4qwen.random_records(module, 1, 2, seed=4).items()}
         names = {key: key.removeprefix("visual_encoder.").removeprefix("llm_model.") for key in state}
         loaded = self.whole | {names[key]: tensor.float() for key, tensor in state.items()}

@@ -210,6 +210,18 @@ class GenerateTest(AdapterTest):
         save_file({}, folder / "other_trained.safetensors")
         self.ask("--question", "?", "--adapter", folder, "--max-new-tokens", 1)
 
+    def test_dtype(self):
+        """--dtype=bf16 computes in bf16: other numbers, nearly the same."""
+        whole = self.assistant()
+        narrow = generation.load(self.model, self.tokenizer, self.checkpoint, dtype=torch.bfloat16)
+        self.assertEqual({p.dtype for p in narrow.model.parameters()}, {torch.bfloat16})
+        question = whole.question("What?", [self.pictures[0]])
+        with torch.inference_mode():
+            features = [generation.features_of(a, [question]) for a in (whole, narrow)]
+        difference = (features[0] - features[1].float()).norm() / features[0].norm()
+        self.assertTrue(1e-4 < difference < 0.1, difference)
+        self.ask("--question", "What?", "--image", self.pictures[0], "--dtype", "bf16", "--max-new-tokens", 2)
+
     def test_usage(self):
         """Wrong usage exits with 2."""
         for options, text in (

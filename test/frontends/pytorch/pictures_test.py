@@ -2,6 +2,8 @@
 
 import importlib.util
 import io
+import subprocess
+import sys
 import tempfile
 import unittest
 import warnings
@@ -14,6 +16,7 @@ from mgq.data import pictures
 from mgq.data.conversations import RecordError
 from mgq.errors import UserError
 from PIL import Image
+from prepare_case import ENVIRONMENT
 
 
 class PicturesTest(unittest.TestCase):
@@ -55,6 +58,17 @@ class PicturesTest(unittest.TestCase):
         """A transparent pixel has the colour that the file gives it."""
         Image.new("RGBA", (2, 2), (10, 20, 30, 0)).save(self.work / "clear.png")
         self.assertEqual(pictures.load("clear.png", self.work).getpixel((0, 0)), (10, 20, 30))
+
+    def test_no_warnings(self):
+        """What Pillow reads with a warning is read without: a palette with transparent entries."""
+        image = Image.new("P", (4, 4))
+        image.putpalette([10, 20, 30, 40, 50, 60])
+        image.save(self.work / "palette.png", transparency=b"\x00\x80")
+        code = f"from mgq.data import pictures; print(pictures.load('palette.png', {str(self.work)!r}).getpixel((0, 0)))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True
+        )
+        self.assertEqual((done.stdout, done.stderr), ("(10, 20, 30)\n", ""))
 
     def test_sixteen_bits(self):
         """Of 16-bit grey the upper 8 bits count."""

@@ -1,6 +1,7 @@
 """Records of mgq-prepare: JSON files in bounded memory, the formats' errors, weights."""
 
 import json
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -82,6 +83,10 @@ class FilesTest(unittest.TestCase):
             UserError, "data file '/no/file.json' cannot be read: No such file"
         ):
             records.index("/no/file.json")
+        os.mkfifo(self.path)
+        for path in (self.path, self.folder.name):
+            with self.assertRaisesRegex(UserError, "is no file that can be read twice"):
+                records.index(path)
 
 
 def turns(*roles):

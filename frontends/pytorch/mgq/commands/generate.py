@@ -38,6 +38,7 @@ def parse_arguments(argv):
     add("--system", metavar="TEXT", help="system message; default: Qwen's")
     add("--max-new-tokens", type=count, default=256, metavar="N", help="of an answer; default 256")
     add("--batch", type=count, default=64, metavar="N", help="questions at a time; default 64")
+    add("--dtype", choices=("f32", "bf16"), default="f32", help="of weights and arithmetic; default f32")
     add("--json", action="store_true", help="one JSON object for each question: question, answer")
     args = parser.parse_args(argv)
     if args.questions and args.image:
@@ -78,6 +79,8 @@ def text_of(conversation):
 
 def generate(args):
     """Runs mgq-generate."""
+    import torch
+
     from mgq import generation
     from mgq.data.chat import SYSTEM
     from mgq.data.conversations import RecordError
@@ -85,7 +88,8 @@ def generate(args):
     asked = conversations_of(args)
     root = args.images_root or (Path(args.questions).parent if args.questions else ".")
     system = SYSTEM if args.system is None else args.system
-    assistant = generation.load(args.model, args.tokenizer, args.checkpoint, args.adapter, system, root)
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
+    assistant = generation.load(args.model, args.tokenizer, args.checkpoint, args.adapter, system, root, dtype)
     questions = []
     for where, conversation in asked:
         try:

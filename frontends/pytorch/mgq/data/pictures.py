@@ -24,8 +24,8 @@ CROP_AREA = (0.5, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10
 
-# Below Pillow's hard limit big pictures are fine, if slow.
-warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+# What Pillow reads is read: big pictures below its hard limit, odd palettes, damaged EXIF.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def name_of(source):
