@@ -232,8 +232,10 @@ def report(found):
     files = [shard for shard in found.shards if shard["file"]]
     counts = found.counts()
     made = counts.pop(prepare.SAMPLES, 0)
-    plural = "" if len(files) == 1 else "s"
-    print(f"{made} samples in {len(files)} file{plural}, {found.prefix}-*.safetensors")
+    words = [
+        f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((made, "sample"), (len(files), "file"))
+    ]
+    print(f"{' in '.join(words)}, {found.prefix}-*.safetensors")
     for name, number in sorted(counts.items()):
         if number:
             left_out = "" if name in (prepare.CUT, prepare.FILL) else "left out: "
