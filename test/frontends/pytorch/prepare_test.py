@@ -140,6 +140,22 @@ class ShardsTest(PrepareTest):
         other = load_file(self.work / "seed" / "train-00000.safetensors")
         self.assertTrue((other["pixel_values"][0] != rows["pixel_values"][0]).any())
 
+    def test_memory(self):
+        """A data file of 60 MB takes little more memory than one of a few kB."""
+        code = (
+            "from mgq.commands.prepare import main; main()\n"
+            "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+        )
+        peaks = []
+        for number in (3, 3000):
+            chat = {"instruction": "a", "output": "b", "notes": "x" * 20000}
+            data = self.write("memory.json", [chat] * number)
+            arguments = self.arguments("--workers", 1, "--restart", data=data)
+            command = [sys.executable, "-c", code, *arguments]
+            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+            peaks.append(int(done.stdout.split()[-1]))
+        self.assertLess(peaks[1] - peaks[0], 16 << 10, peaks)  # kB
+
     def test_several_files(self):
         """Files follow each other, each with its own folder of pictures."""
         fixtures.picture(self.work / "more" / "0.png", seed=99)
