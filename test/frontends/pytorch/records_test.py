@@ -237,15 +237,24 @@ class SamplingTest(unittest.TestCase):
         self.assertNotEqual(parts[0], parts[2])
 
     def test_variants(self):
-        """Variants of a record follow each other, each with a seed of its own."""
+        """Variants follow each other like epochs, each with a seed of its own."""
         items = self.items([2], [1], 3, 7)
         self.assertEqual(
             [(record, variant) for _, record, _, variant in items],
-            [(r, v) for r in (0, 1) for v in range(3)],
+            [(record, variant) for variant in range(3) for record in (0, 1)],
         )
         plan = sampling.Plan([2], [2], 3, 7)
         seeds = {plan[i].seed(7, picture) for i in range(len(plan)) for picture in (0, 1)}
         self.assertEqual(len(seeds), 24)
+
+    def test_shuffle(self):
+        """Shuffled, the same items stand in another order, which the seed decides."""
+        ordered = self.items([50, 30], [1.5, 1], 2, 7)
+        shuffled = [self.items([50, 30], [1.5, 1], 2, seed, True) for seed in (7, 7, 8)]
+        self.assertEqual(sorted(shuffled[0]), sorted(ordered))
+        self.assertEqual(shuffled[0], shuffled[1])
+        self.assertNotEqual(shuffled[0], ordered)
+        self.assertNotEqual(shuffled[0], shuffled[2])
 
 
 if __name__ == "__main__":
