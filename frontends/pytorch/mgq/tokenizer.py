@@ -43,6 +43,10 @@ QWEN_PATTERN = "|".join(
 QWEN_EXTRAS = 205  # <|extra_0|> ... <|extra_204|>
 
 
+class TextError(Exception):
+    """A text that the library cannot make tokens of."""
+
+
 class Tokenizer:
     """What both kinds share. `im_start`, `im_end`, `end`: ids; `newline`: ids of a line end;
     `image`: id of the token that images replace, None where the vocabulary has none;
@@ -80,7 +84,10 @@ class Tokenizer:
         self.image = token
 
     def encode(self, text, control=False):
-        """Ids of `text`. With `control`, what looks like a control token is one."""
+        """Ids of `text`. With `control`, what looks like a control token is one.
+
+        Raises TextError for what the library cannot take.
+        """
         if control:
             return self._encode_control(text)
         ids = self._encode_text(text)
@@ -162,11 +169,21 @@ class QwenTokenizer(Tokenizer):
         return token < self.ordinary
 
     def _encode_text(self, text):
-        return self.encoding.encode_ordinary(unicodedata.normalize("NFC", text))
+        return self._guarded(self.encoding.encode_ordinary, text)
 
     def _encode_control(self, text):
-        text = unicodedata.normalize("NFC", text)
-        return self.encoding.encode(text, allowed_special="all", disallowed_special=())
+        return self._guarded(
+            self.encoding.encode, text, allowed_special="all", disallowed_special=()
+        )
+
+    def _guarded(self, encode, text, **options):
+        """The library's answer; a million spaces are too much for its stack."""
+        try:
+            return encode(unicodedata.normalize("NFC", text), **options)
+        except BaseException as error:  # a panic is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+            raise TextError(f"a text of {len(text)} characters is too much for tiktoken") from error
 
     def decode(self, ids, control=True):
         """Text of `ids`, with or without control tokens."""

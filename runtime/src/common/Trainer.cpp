@@ -339,8 +339,8 @@ void Trainer::report() {
     // Threads share a process, whose growth says nothing about one of them.
     bool shared = group.inProcess() && group.size() > 1;
     int64_t peak = shared ? view.tables.arena_bytes : arena->peakBytes();
-    std::vector<std::string> texts = group.gatherText(
-        summaryOf(view, peak, runner->sent(), pool->threads()));
+    std::vector<std::string> texts = group.gatherText(summaryOf(
+        view, peak, runner->sent(), runner->dataSeconds(), pool->threads()));
     if (chief)
       chief->writeSummary(state, texts);
   }

@@ -19,11 +19,13 @@ ROLES = {
     "system": "system",
 }
 
+UNUSABLE = "unusable record"
+
 
 class RecordError(Exception):
     """Why a record cannot be used. `kind` is what it is counted as."""
 
-    def __init__(self, message, kind="unusable record"):
+    def __init__(self, message, kind=UNUSABLE):
         super().__init__(message)
         self.kind = kind
 
