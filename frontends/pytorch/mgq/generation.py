@@ -18,8 +18,8 @@ from mgq.adapters.model import Model
 from mgq.data import pictures
 from mgq.data.chat import SYSTEM, Template
 from mgq.data.conversations import (
-    AFTER_IMAGE, BEFORE_IMAGE, LLAVA_MARK, MARK, MPP_MARK, Conversation, RecordError, Turn,
-    join_texts, split_marks,
+    AFTER_IMAGE, BEFORE_IMAGE, LLAVA_MARK, MARK, MPP_MARK, VIDEO_MARK, Conversation, RecordError,
+    Turn, join_texts, split_marks,
 )
 from mgq.data.metadata import read_model
 from mgq.data.samples import beyond_vocabulary, check_marks
@@ -81,14 +81,16 @@ class Assistant:
         return [pictures.load(source, self.root) for source in conversation.pictures]
 
 
-def conversation_of(text, images):
-    """One question as a Conversation."""
+def conversation_of(text, images, video=None):
+    """One question about pictures or a video as a Conversation."""
     found = split_marks(text, (MPP_MARK,), wrap=False)
-    parts = [p for part in found for p in ([MARK] if part is MARK else split_marks(part, (LLAVA_MARK,), wrap=True))]
-    if images and MARK not in parts:
-        parts = [piece for _ in images for piece in (BEFORE_IMAGE, MARK, AFTER_IMAGE)] + parts
+    marks = (LLAVA_MARK,) if video is None else (LLAVA_MARK, VIDEO_MARK)
+    parts = [p for part in found for p in ([MARK] if part is MARK else split_marks(part, marks, wrap=True))]
+    if MARK not in parts:
+        count = len(images) if video is None else 1
+        parts = [BEFORE_IMAGE, MARK, AFTER_IMAGE] * count + parts
     images = tuple(image if isinstance(image, bytes) else str(image) for image in images)
-    return Conversation((Turn("user", join_texts(parts)),), images)
+    return Conversation((Turn("user", join_texts(parts)),), images, video)
 
 
 def load(path, folder, checkpoint=None, adapter=None, system=SYSTEM, root=".", dtype=torch.float32):

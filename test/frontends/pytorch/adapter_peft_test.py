@@ -290,7 +290,7 @@ class PeftTest(AdapterTest):
             ("fan_in_fan_out", True), ("peft_type", "ADALORA"), ("init_lora_weights", "pissa"),
             ("rank_pattern", {"q_proj": 2}), ("alpha_pattern", {"q_proj": 2}), ("lora_bias", True),
             ("trainable_token_indices", [1]), ("use_qalora", True), ("layer_replication", [[0, 1]]),
-            ("some_later_setting", 3),
+            ("some_later_setting", 3), ("init_lora_weights", "lora_ga"), ("alora_invocation_tokens", [1]),
         ):
             message = self.adapter_error({name: value})
             self.assertIn("not supported yet: ", message)

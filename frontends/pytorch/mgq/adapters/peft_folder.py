@@ -22,10 +22,10 @@ OTHER = "other_trained.safetensors"
 EXPECTED = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
-    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal", "lora_ga"),
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
 IGNORED = {
-    "alora_invocation_tokens", "auto_mapping", "base_model_name_or_path", "corda_config",
+    "auto_mapping", "base_model_name_or_path", "corda_config",
     "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode", "layers_pattern",
     "layers_to_transform", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_config",
     "megatron_core", "peft_version", "qalora_group_size", "r", "revision", "runtime_config",
