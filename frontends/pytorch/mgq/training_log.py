@@ -14,16 +14,24 @@ REMEMBERED = (
 )
 
 
+def number(value):
+    """A finite number of JSON as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        value = float(value)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None
+
+
 def scalars(line):
-    """Name -> number of what a line says about its step. Not finite or null: left out."""
-    found = {
-        name: float(value)
-        for name, value in line.items()
-        if name not in NO_SCALARS and isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    if isinstance(line.get("samples"), int | float) and line.get("step_seconds"):
-        found[SPEED] = line["samples"] / line["step_seconds"]
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    """Name -> number of what a line says about its step. What is no finite number is left out."""
+    found = {name: number(value) for name, value in line.items() if name not in NO_SCALARS}
+    samples, seconds = number(line.get("samples")), number(line.get("step_seconds"))
+    if samples is not None and seconds:
+        found[SPEED] = samples / seconds
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class TrainingLog:

@@ -156,14 +156,14 @@ class LogTest(unittest.TestCase):
         self.assertEqual(self.svg.read_bytes(), before)
 
     def test_not_finite(self):
-        """Values that are null or not finite are left out."""
-        self.log.write_text(
-            line(1) + line(2, loss=float("nan"), grad_norm=None) + line(3, eval_loss=float("inf"))
-        )
+        """Values that are null, no numbers, or not finite are left out."""
+        odd = line(3, eval_loss=float("inf"), note="x", big=10**400, done=True, step_seconds="y")
+        self.log.write_text(line(1) + line(2, loss=float("nan"), grad_norm=None) + odd)
         self.succeeds(self.log, "--tensorboard", self.board, "--plot", self.svg)
         events = self.events()
         self.assertEqual(list(events["loss"]), [1, 3])
-        self.assertNotIn("eval_loss", events)
+        self.assertEqual(list(events["samples/s"]), [1, 2])
+        self.assertEqual(set(events), {"loss", "grad_norm", "learning_rate", "samples/s"})
 
     def test_partly_written_line(self):
         """A last line that is not whole is awaited, and read when it is; without its line end it counts at the end."""

@@ -79,3 +79,22 @@ func.func @concat(%x: tensor<2x0xf32>, %y: tensor<2x3xf32>) -> tensor<2x3xf32> a
   %0 = nn.concat %x, %y axis 1 : (tensor<2x0xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
   return %0 : tensor<2x3xf32>
 }
+
+// Four elements share one call of Philox: ten rounds of two products. A key of
+// -1 keeps all. 13 elements are three groups and one element more.
+// CHECK-LABEL: @dropout
+// CHECK: kern.loops
+// CHECK: scf.parallel
+// CHECK: %[[OFF:.*]] = arith.cmpi eq, %{{.*}}, %c-1_i32
+// CHECK: scf.for
+// CHECK-COUNT-20: arith.muli %{{.*}}, %{{.*}} : i64
+// CHECK-NOT: arith.muli {{.*}} : i64
+// CHECK: %[[LOW:.*]] = arith.cmpi ult
+// CHECK: %[[KEEP:.*]] = arith.ori %[[OFF]], %[[LOW]]
+// CHECK: arith.select %[[KEEP]]
+// CHECK-COUNT-3: arith.cmpi ult
+// CHECK: scf.if
+func.func @dropout(%x: tensor<2x13xf32>, %key: tensor<4xi64>) -> tensor<2x13xf32> attributes {nn.layer} {
+  %0 = nn.dropout %x, %key ratio 0.25 samples 2 : (tensor<2x13xf32>, tensor<4xi64>) -> tensor<2x13xf32>
+  return %0 : tensor<2x13xf32>
+}

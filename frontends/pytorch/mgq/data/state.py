@@ -81,7 +81,8 @@ def read(prefix):
         content = json.loads(path.read_text(encoding="utf-8"))
         state = State(prefix, content["settings"], content["metadata"])
         state.shards, state.complete = content["shards"], content["complete"]
-        state.next_item, state.counts()  # raise where the file is not ours
+        for shard in state.shards:  # raises where the file is not ours
+            [shard[key] for key in ("file", "rows", "bytes", "next_item", "counts", "problems")]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
