@@ -192,6 +192,9 @@ class PeftTest(AdapterTest):
         """A folder of this command is replaced, one with other things is not."""
         self.to_peft()
         self.to_peft()
+        for source in ("adapter", "adapter/adapter_model.safetensors", "../" + self.work.name + "/adapter"):
+            message = self.error("--to=checkpoint", source=self.work / source, output="adapter")
+            self.assertIn("would replace its source", message)
         (self.work / "adapter" / "notes.txt").write_text("mine")
         self.assertIn("holds 'notes.txt', which is not mgq-adapter's", self.error(output="adapter"))
         (self.work / "file").write_text("")
