@@ -9,6 +9,7 @@ import onnx
 import torch
 from export_case import ExportTest, first, load, random_records, torch_loss
 from mgq import onnx_weights, tokenizer
+from safetensors.torch import save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 TOKEN = 7  # that images replace
@@ -142,6 +143,36 @@ class SourcesTest(ExportTest):
         self.assertTrue(torch.equal(found["llm_proj.weight"], self.projection["llm_proj.weight"]))
         expected = self.qwen["transformer.h.1.mlp.w2.weight"].half().bfloat16().float()
         self.assertTrue(torch.equal(found["llm_model.model.layers.1.mlp.gate_proj.weight"], expected))
+
+    def test_separate_folders(self):
+        """Folders of the parts alone, and grouped queries: each part is Hugging Face's."""
+        from transformers import (
+            Blip2QFormerConfig, Blip2QFormerModel, Blip2VisionConfig, Blip2VisionModel)
+
+        torch.manual_seed(5)
+        vision = Blip2VisionModel(Blip2VisionConfig(
+            **checkpoints.vision_config(), initializer_range=0.1)).eval()
+        qformer = Blip2QFormerModel(Blip2QFormerConfig(**checkpoints.qformer_config())).eval()
+        language = Qwen2ForCausalLM(Qwen2Config(
+            **checkpoints.qwen2_config(num_key_value_heads=2))).eval()
+        for name, part in (("vit", vision), ("qf", qformer), ("qwen2", language)):
+            part.save_pretrained(self.work / name)
+        self.fails("'.*qf' has no tensor 'query_tokens'; give a BLIP-2 folder",
+                   *self.options("vit", "qf", "qwen2"))
+        tensors = {**qformer.state_dict(), "query_tokens": self.blip2["query_tokens"]}
+        save_file(tensors, self.work / "qf" / "model.safetensors")
+        path = self.export(*self.options("vit", "qf", "qwen2"))
+        batch = first(random_records(load(path), 1, 2))
+        with torch.no_grad():
+            image = vision(batch["pixel_values"]).last_hidden_state
+            queries = self.blip2["query_tokens"].expand(2, -1, -1)
+            seen = qformer(query_embeds=queries, encoder_hidden_states=image).last_hidden_state
+            rows = checkpoints.linear(self.projection, "llm_proj", seen)
+            text = language.get_input_embeddings()(batch["input_ids"])
+            text[batch["input_ids"] == TOKEN] = rows.flatten(0, 1)
+            expected = language(inputs_embeds=text, labels=batch["labels"]).loss
+        self.assert_close(torch_loss(load(path), batch), expected)
+        self.assert_close(self.run_graph(path, batch), expected)
 
 
 if __name__ == "__main__":
