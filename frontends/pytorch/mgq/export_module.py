@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from mgq import onnx_export, onnx_weights
+from mgq import globs, module_checks, onnx_export, onnx_weights
 from mgq.architecture import Lora
 from mgq.errors import UserError
 from mgq.tensor_files import LazyTensor
@@ -25,23 +25,26 @@ def export(reference, path, inputs=None, trainable=None, opset=20, no_weights=Fa
     """
     module, example, settings = call_factory(reference)
     example = read_inputs(inputs) if inputs else example
-    check_inputs(example, reference)
-    check_loss(module, example, reference)
-    exported = onnx_export.export_graph(
-        module, example, opset=opset, dynamic=dynamic_shapes(settings, example, reference)
-    )
+    check_inputs(module, example, reference)
+    dynamic = dynamic_shapes(settings, example, reference)
     values = dict(module.named_parameters(remove_duplicate=False))
-    globs = trainable or settings.get("trainable")
-    if globs is None:
-        globs = default_globs(exported, values, reference)
-    exported.metadata_props.update(lora_metadata(module) | settings.get("metadata", {}))
-    exported.metadata_props["mgq.trainable"] = globs if isinstance(globs, str) else ",".join(globs)
+    check_parameters(values, reference)
+    asked = trainable_globs(trainable or settings.get("trainable"), values, reference)
+    trained = {name: value for name, value in values.items()
+               if value.is_floating_point()
+               and (globs.matches(asked, name) if asked else value.requires_grad)}
+    reached = module_checks.check_module(module, example, trained, reference)
+    exported = onnx_export.export_graph(module, example, opset=opset, dynamic=dynamic)
+    if asked is None or len(reached) < len(trained):
+        asked = default_globs(exported, reached, reference)
+    exported.metadata_props.update(lora_metadata(module) | texts(settings, reference))
+    exported.metadata_props["mgq.trainable"] = asked
 
     def value(name, shape):
         return LazyTensor(shape, lambda: values[name].detach().cpu(), f"parameter '{name}'")
 
     onnx_weights.save(exported, path, value, no_weights)
-    return unreached(exported, module)
+    return unreached(module, trained, reached)
 
 
 def call_factory(reference):
@@ -93,8 +96,8 @@ def read_inputs(path):
         raise UserError(f"cannot read '{path}': {error}") from error
 
 
-def check_inputs(example, reference):
-    """Inputs are a dictionary of tensors."""
+def check_inputs(module, example, reference):
+    """Inputs are a dictionary of tensors, whose names are not those of parameters."""
     if example is None:
         raise UserError(f"'{reference}' returns no example inputs; let it return "
                         "(module, inputs), or give --inputs")
@@ -105,27 +108,10 @@ def check_inputs(example, reference):
     if not good:
         raise UserError(f"'{reference}': inputs must be a dictionary, name of an argument of "
                         "forward -> tensor")
-
-
-def check_loss(module, example, reference):
-    """The module's first output must be a float scalar."""
-    try:
-        with torch.no_grad():
-            output = module(**example)
-    except Exception as error:  # the user's code
-        raise UserError(
-            f"'{reference}': the module fails on its example inputs: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    first = next(iter(torch.utils._pytree.tree_leaves(output)), None)
-    if not isinstance(first, torch.Tensor):
-        found = f"{type(first).__name__}"
-    elif first.dim() or not first.is_floating_point():
-        found = f"{first.dtype} of shape {list(first.shape)}"
-    else:
-        return
-    raise UserError(f"'{reference}': the module must return a loss, a float scalar, first; "
-                    f"it returns {found}")
+    for name in example:
+        if name in module._parameters or name in module._buffers:
+            raise UserError(f"'{reference}': '{name}' is an input and a parameter or buffer of the "
+                            "module; rename one of them")
 
 
 def dynamic_shapes(settings, example, reference):
@@ -139,13 +125,55 @@ def dynamic_shapes(settings, example, reference):
     return {name: dynamic.get(name) for name in example}
 
 
-def default_globs(exported, values, reference):
-    """Names of the parameters in the graph that require gradients, as globs."""
-    names = [p.name for p in onnx_weights.parameters(exported) if values[p.name].requires_grad]
+def trainable_globs(asked, values, reference):
+    """The globs that were `asked` for, as one text, each of which matches a parameter; None
+    where there are none."""
+    if asked is None:
+        return None
+    text = asked if isinstance(asked, str) else ",".join(map(str, asked))
+    for glob in globs.split_globs(text):
+        if not any(globs.matches(glob, name) for name in values):
+            raise UserError(f"'{reference}': no parameter matches the trainable '{glob}'; there "
+                            f"are {few(list(values))}")
+    return text
+
+
+def few(names):
+    """The first of `names`, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def check_parameters(values, reference):
+    """Parameters must have values, of types that the file can hold."""
+    for name, value in values.items():
+        if value.is_meta:
+            raise UserError(f"'{reference}': parameter '{name}' has no value: it is on the device "
+                            "'meta'")
+        if value.dtype not in onnx_weights.TORCH_TYPES.values():
+            raise UserError(f"not supported yet: '{reference}': parameter '{name}' of type "
+                            f"{value.dtype}")
+
+
+def texts(settings, reference):
+    """The metadata of settings."""
+    metadata = settings.get("metadata", {})
+    good = isinstance(metadata, dict) and all(
+        isinstance(text, str) for pair in metadata.items() for text in pair
+    )
+    if not good:
+        raise UserError(f"'{reference}': 'metadata' is a dictionary of texts, not {metadata!r}")
+    return metadata
+
+
+def default_globs(exported, reached, reference):
+    """Names of the parameters in the graph that PyTorch gives a gradient, as globs."""
+    present = [parameter.name for parameter in onnx_weights.parameters(exported)]
+    names = [name for name in present if name in reached]
     if not names:
         raise UserError(f"'{reference}': no parameter that the loss reaches requires a "
                         "gradient; set requires_grad, or give --trainable")
-    return [re.sub(r"([\\*?\[\],])", r"\\\1", name) for name in names]
+    return ",".join(re.sub(r"([\\*?\[\],])", r"\\\1", name) for name in names)
 
 
 def lora_metadata(module):
@@ -163,15 +191,11 @@ def lora_metadata(module):
     return {"mgq.lora": found.pop().to_json()} if len(found) == 1 and None not in found else {}
 
 
-def unreached(exported, module):
-    """A note about parameters that require gradients and that the loss does not reach."""
-    reached = set(exported.graph.initializers)
-    aliases = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        aliases.setdefault(id(parameter), (parameter, []))[1].append(name)
-    left = [names[0] for parameter, names in aliases.values()
-            if parameter.requires_grad and not reached & set(names)]
+def unreached(module, trained, reached):
+    """A note about parameters that should train and that PyTorch gives no gradient."""
+    found = {id(trained[name]) for name in reached}
+    left = [name for name, parameter in module.named_parameters()
+            if name in trained and id(parameter) not in found]
     if not left:
         return []
-    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
-    return [f"the loss does not reach {', '.join(left[:3])}{more}: left out"]
+    return [f"no gradient of the loss reaches {few(left)}: not trained"]

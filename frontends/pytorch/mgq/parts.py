@@ -1,5 +1,6 @@
 """What trains: the text of --train and --lora, and the names of parameters it means."""
 
+import math
 from dataclasses import dataclass
 
 from mgq.architecture import Lora
@@ -128,7 +129,7 @@ def lora_number(name, text):
         value = int(text) if name == "r" else float(text)
     except ValueError:
         value = -1
-    good = {"r": value >= 1, "alpha": value > 0, "dropout": 0 <= value < 1}[name]
+    good = {"r": value >= 1, "alpha": 0 < value < math.inf, "dropout": 0 <= value < 1}[name]
     if not good:
         wanted = {"r": "a whole number from 1", "alpha": "a number above 0",
                   "dropout": "a number from 0 to below 1"}[name]

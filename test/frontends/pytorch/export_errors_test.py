@@ -54,6 +54,7 @@ class OptionErrors(ExportTest):
         self.fails("'r' is given twice", *SIZE, "--lora", "r=8,r=8")
         for word, wanted in (("r=0", "a whole number from 1"), ("r=x", "a whole number from 1"),
                              ("r=1.5", "a whole number from 1"), ("alpha=0", "a number above 0"),
+                             ("alpha=inf", "a number above 0"),
                              ("dropout=1", "from 0 to below 1"), ("dropout=nan", "from 0 to below 1")):
             self.fails(f"{word.split('=')[0]} must be {wanted}.*, not", *SIZE, "--lora", word)
         self.fails("LoRA target 'qproj' does not exist in the language model; its linear modules "
@@ -82,6 +83,8 @@ class OptionErrors(ExportTest):
         status, err = self.run_command("minigpt4qwen", *SIZE, "-o", self.work / "none" / "m.onnx")
         self.assertEqual(status, 1)
         self.assertRegex(err, "cannot write '.*none/m.onnx': its folder does not exist")
+        self.fails("cannot write '.*none/d.safetensors': its folder does not exist", *SIZE,
+                   "--data", self.work / "none" / "d.safetensors")
 
 
 class CheckpointErrors(ExportTest):

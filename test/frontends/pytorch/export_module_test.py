@@ -46,7 +46,7 @@ class ModuleTest(ExportTest):
         names = ["first.weight", "first.bias", "second.weight", "second.bias"]
         self.check("perceptron", names, compile_options=["--dim=batch=4"])
         path, err = self.export_module("perceptron", "--opset", 18)
-        self.assertRegex(err, r"note: the loss does not reach unused.weight, unused.bias: left out")
+        self.assertRegex(err, r"note: no gradient of the loss reaches unused.weight, unused.bias: not trained")
         proto = onnx.load(path)
         self.assertEqual(proto.opset_import[0].version, 18)
         self.assertEqual(read_metadata(proto)["origin"], "a test")

@@ -98,8 +98,9 @@ def check(args):
         value = getattr(args, name, None)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    if not Path(args.output).absolute().parent.is_dir():
-        raise UserError(f"cannot write '{args.output}': its folder does not exist")
+    for path in filter(None, (args.output, getattr(args, "data", None))):
+        if not Path(path).absolute().parent.is_dir():
+            raise UserError(f"cannot write '{path}': its folder does not exist")
 
 
 def open_weights(args):
@@ -152,11 +153,13 @@ def write_records(model, args):
     from safetensors.torch import save_file
 
     from mgq import minigpt4qwen
+    from mgq.files import whole_file
 
     samples = 1 if args.micro_batch == "dynamic" else args.micro_batch
     records = minigpt4qwen.random_records(model, args.records, samples, args.seed)
     agreed = minigpt4qwen.metadata(model.architecture, model.image_token_id, model.images)
-    save_file(records, args.data, agreed)
+    with whole_file(args.data) as target:
+        save_file(records, target, agreed)
 
 
 def export_minigpt4qwen(args):
