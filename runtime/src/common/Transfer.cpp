@@ -13,12 +13,26 @@ Transfer::Transfer(const RankView &view, Arena &arena, Group &group)
     places.push_back(placesByParam(view.program, view.program.ranks[stage]));
 }
 
+std::vector<int32_t> Transfer::paramsWith(ParamPart part) const {
+  std::vector<int32_t> found = trainableParams(view.program);
+  if (part == ParamPart::Master)
+    found.erase(std::remove_if(found.begin(), found.end(),
+                               [&](int32_t i) {
+                                 const mgq_param &param =
+                                     view.program.params[i];
+                                 return param.stored.type == MGQ_F32;
+                               }),
+                found.end());
+  return found;
+}
+
 /// The offset in the arena, -1 where a rank does not keep the part.
 int64_t Transfer::offsetOf(const mgq_place *place, ParamPart part) const {
   if (!place)
     return -1;
   const int64_t offsets[] = {place->value_offset, place->grad_offset,
-                             place->momentum_offset, place->variance_offset};
+                             place->momentum_offset, place->variance_offset,
+                             place->value_offset};
   return offsets[static_cast<int>(part)];
 }
 
@@ -68,7 +82,7 @@ void Transfer::serve(const std::vector<ParamPart> &parts) {
   if (view.replica > 0)
     return;
   for (ParamPart part : parts)
-    for (int32_t param : trainableParams(view.program)) {
+    for (int32_t param : paramsWith(part)) {
       if (view.program.params[param].owner != view.stage)
         continue;
       forPieces(param, [&](int64_t begin, int64_t count) {
@@ -79,10 +93,15 @@ void Transfer::serve(const std::vector<ParamPart> &parts) {
     }
 }
 
-void Transfer::write(int32_t param, ParamPart part,
+void Transfer::write(int32_t param, ParamPart part, mgq_type type,
                      const std::byte *canonical) {
   forPieces(param, [&](int64_t begin, int64_t count) {
-    const std::byte *from = canonical + begin * 4;
+    const std::byte *from = canonical + begin * typeBytes(type);
+    if (type != MGQ_F32) {
+      buffer.resize(std::max<size_t>(buffer.size(), count));
+      convertToFloat(type, from, buffer.data(), count);
+      from = reinterpret_cast<const std::byte *>(buffer.data());
+    }
     std::vector<int64_t> requests;
     for (int32_t rank = 1; rank < group.size(); ++rank)
       if (offsetOf(places[rank % view.program.stages][param], part) >= 0)
@@ -96,7 +115,7 @@ void Transfer::write(int32_t param, ParamPart part,
 
 void Transfer::accept(const std::vector<ParamPart> &parts) {
   for (ParamPart part : parts)
-    for (int32_t param : trainableParams(view.program)) {
+    for (int32_t param : paramsWith(part)) {
       if (offsetOf(places[view.stage][param], part) < 0)
         continue;
       forPieces(param, [&](int64_t begin, int64_t count) {
