@@ -73,13 +73,14 @@ struct SinkCastsPass : mgq::kernels::impl::SinkCastsPassBase<SinkCastsPass> {
     for (auto function : getOperation().getOps<func::FuncOp>()) {
       if (!function->hasAttr(nn::kLayerAttr) || function.isExternal())
         continue;
+      Block &block = function.getBody().front();
       SmallVector<Operation *> ops;
-      for (Operation &op : function.getBody().front().without_terminator())
+      for (Operation &op : block.without_terminator())
         ops.push_back(&op);
       llvm::for_each(ops, sinkInto);
-      for (Operation *op : llvm::reverse(ops))
-        if (isOpTriviallyDead(op))
-          op->erase();
+      for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+        if (isOpTriviallyDead(&op))
+          op.erase();
     }
   }
 };

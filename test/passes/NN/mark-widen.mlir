@@ -23,6 +23,8 @@ func.func @model(%ids: tensor<3xi64> {nn.input = "ids"}) -> (tensor<f32> {nn.out
   %table = nn.param_ref @table : tensor<8x4xbf16>
   %bias = nn.param_ref @bias : tensor<4xf16>
   %half = nn.param_ref @half : tensor<4x4xbf16>
+  // What computes in bf16 gets the value rounded.
+  // CHECK: %[[ROUNDED:.*]] = nn.cast %[[HALF]] : (tensor<4x4xf32>) -> tensor<4x4xbf16>
   // CHECK: %[[ROWS:.*]] = nn.gather %[[TABLE]], %{{.*}} axis 0 : (tensor<8x4xf32>, tensor<3xi64>) -> tensor<3x4xf32>
   %rows = nn.gather %table, %ids axis 0 : (tensor<8x4xbf16>, tensor<3xi64>) -> tensor<3x4xbf16>
   %x = nn.cast %rows : (tensor<3x4xbf16>) -> tensor<3x4xf32>
@@ -36,12 +38,10 @@ func.func @model(%ids: tensor<3xi64> {nn.input = "ids"}) -> (tensor<f32> {nn.out
   // CHECK: %[[C:.*]] = nn.binary add %[[B]], %[[BIAS]]
   %shift = nn.cast %bias : (tensor<4xf16>) -> tensor<4xf32>
   %c = nn.binary add %b, %shift : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
-  // What computes in bf16 gets the value rounded.
-  // CHECK: nn.cast %[[HALF]] : (tensor<4x4xf32>) -> tensor<4x4xbf16>
-  // CHECK: nn.matmul {{.*}} -> tensor<3x4xbf16>
+  // CHECK: nn.matmul %{{.*}}, %[[ROUNDED]] {{.*}} -> tensor<3x4xbf16>
   %narrow = nn.cast %c : (tensor<3x4xf32>) -> tensor<3x4xbf16>
   %d = nn.matmul %narrow, %half : (tensor<3x4xbf16>, tensor<4x4xbf16>) -> tensor<3x4xbf16>
   %e = nn.cast %d : (tensor<3x4xbf16>) -> tensor<3x4xf32>
-  %loss = nn.reduce sum %e [0, 1] : (tensor<3x4xf32>) -> tensor<f32>
+  %loss = nn.reduce sum %e axes [0, 1] : (tensor<3x4xf32>) -> tensor<f32>
   return %loss : tensor<f32>
 }
