@@ -24,11 +24,14 @@ from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "frontends" / "pytorch"))
-from mgq import export, minigpt4qwen  # noqa: E402
+from mgq import export_minigpt4qwen, minigpt4qwen  # noqa: E402
+from mgq.architecture import SIZES, Lora  # noqa: E402
+from mgq.sources.open import open_size  # noqa: E402
 
 PEAK_ORDER = 3072  # rows and columns of the product that measures the peak
 RECORDS = 8
 LORA_RANK = 8
+IMAGE_TOKEN_ID = 5
 LOSS_TOLERANCE = 1e-4  # relative, between the first losses of the two
 
 
@@ -146,12 +149,18 @@ def prepare(args, size, batch):
     """Writes records and model for `batch` samples; returns both files and the model."""
     name = f"{args.size}-{batch}"
     data, model_file = args.work / f"{name}.safetensors", args.work / f"{name}.onnx"
-    metadata = minigpt4qwen.metadata(size.length)
-    records = minigpt4qwen.random_records(size, RECORDS, batch, size.length)
-    save_file(records, data, metadata)
-    model = minigpt4qwen.build(size, size.length, LORA_RANK)
-    exported = export.export_loss(model, {k: v[0] for k, v in records.items()})
-    export.save(exported, model_file, {**metadata, "mgq.trainable": minigpt4qwen.TRAINABLE})
+    request = export_minigpt4qwen.Request(
+        weights=open_size(args.size, seed=0),
+        image_token_id=IMAGE_TOKEN_ID,
+        train="projection,lora",
+        lora=Lora(rank=LORA_RANK, alpha=2 * LORA_RANK),
+        micro_batch=batch,
+    )
+    model = export_minigpt4qwen.export(request, model_file)
+    save_file(minigpt4qwen.random_records(model, RECORDS, batch), data)
+    minigpt4qwen.fill(model, lambda *parameter: request.weights.tensor(*parameter).load())
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".lora_" in name or name.startswith("llm_proj."))
     return data, model_file, model
 
 
@@ -181,7 +190,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mgq-compile", type=Path, default=ROOT / "build/bin/mgq-compile")
     parser.add_argument("--work", type=Path, default=ROOT / "build/bench")
-    parser.add_argument("--size", choices=minigpt4qwen.SIZES, default="small")
+    parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--micro-batch", type=int, nargs="+", default=[1, 4],
                         help="samples a step")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -194,7 +203,7 @@ def main():
     args = parse_arguments()
     args.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(args.threads)
-    size = minigpt4qwen.SIZES[args.size]
+    size = SIZES[args.size]
     peak = measure_peak()
     results = [(batch, *compare(args, size, batch)) for batch in args.micro_batch]
     peak = max(peak, measure_peak())

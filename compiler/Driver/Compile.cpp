@@ -16,6 +16,7 @@
 #include "mlir/IR/MLIRContext.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/Signals.h"
 #include "llvm/Support/ToolOutputFile.h"
@@ -56,12 +57,36 @@ private:
 };
 } // namespace
 
+/// Resident bytes of this process: now, and the most so far; 0 if unknown.
+static std::pair<int64_t, int64_t> residentBytes() {
+  int64_t now = 0, most = 0;
+  auto status = llvm::MemoryBuffer::getFileAsStream("/proc/self/status");
+  if (!status)
+    return {0, 0};
+  SmallVector<StringRef> lines;
+  (*status)->getBuffer().split(lines, '\n');
+  for (StringRef line : lines) {
+    auto [key, value] = line.split(':');
+    int64_t kilobytes = 0;
+    if (value.trim().consumeInteger(10, kilobytes))
+      continue;
+    if (key == "VmRSS")
+      now = kilobytes * 1024;
+    if (key == "VmHWM")
+      most = kilobytes * 1024;
+  }
+  return {now, most};
+}
+
 void Compiler::finishPhase(llvm::StringRef name) {
   auto now = std::chrono::steady_clock::now();
-  if (options.verbose)
+  if (options.verbose) {
+    auto [resident, most] = residentBytes();
     llvm::errs() << llvm::formatv(
-        "{0,-14} {1,8:f3} s\n", name,
-        std::chrono::duration<double>(now - start).count());
+        "{0,-14} {1,8:f3} s  {2,6} MB  peak {3,6} MB\n", name,
+        std::chrono::duration<double>(now - start).count(),
+        resident / 1000000, most / 1000000);
+  }
   start = now;
 }
 

@@ -1,7 +1,8 @@
 //===- Run.cpp - mgq-run, as a function -----------------------------------===//
 //
 // The whole graph is one layer function: import, simplify, kernels, then a call
-// in this process.
+// in this process, or one for each record of data. Kernels are those that
+// mgq-compile makes, so a value has the bits that it has in training.
 //
 //===----------------------------------------------------------------------===//
 
@@ -10,12 +11,14 @@
 #include "compiler/Driver/CommandLine.h"
 #include "compiler/Driver/Diagnostics.h"
 #include "compiler/Driver/Safetensors.h"
+#include "compiler/Driver/Tables.h"
 #include "compiler/Pipelines/Phases.h"
 #include "compiler/Pipelines/Registration.h"
 #include "dialects/NN/NN.h"
 #include "frontends/onnx/Import.h"
 #include "passes/Kernels/Object.h"
 #include "passes/Kernels/Pipeline.h"
+#include "runtime/src/local/Records.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -23,6 +26,7 @@
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/Signals.h"
 
 using namespace mlir;
 using namespace mgq;
@@ -35,9 +39,11 @@ struct RunFlags {
   cl::OptionCategory category{"mgq-run options"};
   cl::opt<std::string> model{cl::Positional, cl::desc("MODEL.onnx"),
                              cl::cat(category)};
-  cl::opt<std::string> inputs{"inputs", cl::desc("tensors by graph input"),
-                              cl::value_desc("IN.safetensors"),
-                              cl::cat(category)};
+  cl::list<std::string> inputs{"inputs",
+                               cl::desc("tensors by graph input; several "
+                                        "files with --records"),
+                               cl::value_desc("IN.safetensors"),
+                               cl::cat(category)};
   cl::opt<std::string> outputs{"outputs", cl::desc("file to write"),
                                cl::value_desc("OUT.safetensors"),
                                cl::cat(category)};
@@ -48,6 +54,18 @@ struct RunFlags {
   cl::opt<std::string> cpu{
       "cpu", cl::desc("native, x86-64-v3, x86-64-v4 or x86-64-v4-bf16"),
       cl::init("native"), cl::cat(category)};
+  cl::opt<bool> records{"records",
+                        cl::desc("the inputs are training data: run the graph "
+                                 "for every record"),
+                        cl::cat(category)};
+  cl::opt<int> threads{"threads",
+                       cl::desc("compute threads, with --records (all cores)"),
+                       cl::value_desc("N"), cl::init(0), cl::cat(category)};
+  cl::list<std::string> metadata{"metadata",
+                                 cl::desc("add to the metadata of OUT, with "
+                                          "--records"),
+                                 cl::value_desc("KEY=VALUE"),
+                                 cl::cat(category)};
   cl::opt<bool> listOps{"list-ops",
                         cl::desc("print the supported operators and stop"),
                         cl::cat(category)};
@@ -69,20 +87,45 @@ static Buffer makeBuffer(int64_t bytes) {
                 [](char *data) { llvm::deallocate_buffer(data, 0, 64); });
 }
 
-/// Copies a weight out of its file.
-static llvm::Error readWeight(nn::ParamOp param, StringRef folder,
-                              char *target) {
+namespace {
+/// The files of weights, mapped.
+class WeightFiles {
+public:
+  explicit WeightFiles(StringRef folder) : folder(folder) {}
+
+  /// The bytes of a weight: in the file if they are aligned there, else copied.
+  llvm::Expected<Buffer> read(nn::ParamOp param);
+
+private:
+  StringRef folder;
+  llvm::StringMap<std::unique_ptr<llvm::MemoryBuffer>> files;
+};
+} // namespace
+
+llvm::Expected<Buffer> WeightFiles::read(nn::ParamOp param) {
   SmallString<256> path(folder);
   llvm::sys::path::append(path, param.getFile());
-  auto file = llvm::MemoryBuffer::getFileSlice(path, param.getLength(),
-                                               param.getOffset());
-  if (!file || (*file)->getBufferSize() < param.getLength())
+  auto &file = files[path];
+  std::string problem = "the file is too short";
+  if (!file) {
+    auto opened = llvm::MemoryBuffer::getFile(path, /*IsText=*/false,
+                                              /*RequiresNullTerminator=*/false);
+    if (opened)
+      file = std::move(*opened);
+    else
+      problem = opened.getError().message();
+  }
+  uint64_t begin = param.getOffset(), length = param.getLength();
+  if (!file || file->getBufferSize() < begin + length)
     return llvm::createStringError(llvm::formatv(
         "weight {0}: {1} has no bytes {2} to {3}: {4}", param.getSymName(),
-        path, param.getOffset(), param.getOffset() + param.getLength(),
-        file ? "the file is too short" : file.getError().message()));
-  memcpy(target, (*file)->getBufferStart(), param.getLength());
-  return llvm::Error::success();
+        path, begin, begin + length, problem));
+  const char *bytes = file->getBufferStart() + begin;
+  if (reinterpret_cast<uintptr_t>(bytes) % 64 == 0) // Kernels only read it.
+    return Buffer(const_cast<char *>(bytes), [](char *) {});
+  Buffer buffer = makeBuffer(length);
+  memcpy(buffer.get(), bytes, length);
+  return std::move(buffer);
 }
 
 /// Parameters become arguments behind the inputs; returns them in that order.
@@ -115,17 +158,27 @@ public:
 
 private:
   int importGraph();
-  int bindArguments();
-  int compileAndCall();
+  int importWith(const onnx::ImportOptions &options);
+  int bindInputs(func::FuncOp model);
+  int bindWeights(func::FuncOp model);
+  void bindOutputs(func::FuncOp model);
+  int compile();
+  int call();
+  int callForRecords();
   int writeOutputs();
+  std::vector<mgq_pair> modelMetadata();
 
   MLIRContext &context;
   const RunFlags &flags;
   SafetensorsFile inputs;
   OwningOpRef<ModuleOp> module;
-  SmallVector<std::string> outputNames;
+  std::optional<WeightFiles> weightFiles;
+  SmallVector<std::string> inputNames, outputNames;
   std::vector<Argument> arguments; // inputs, weights, outputs
   size_t firstOutput = 0;
+  std::unique_ptr<kernels::KernelJit> jit;
+  kernels::KernelFn kernel = nullptr;
+  Buffer scratch = makeBuffer(0);
 };
 } // namespace
 
@@ -143,18 +196,20 @@ static DenseElementsAttr constantOf(const FileTensor &tensor) {
 /// become constants.
 int Runner::importGraph() {
   onnx::ImportOptions options;
+  options.training = false;
   for (StringRef dim : flags.dims)
     if (!parseDim(dim, options.dims)) {
       reportError(kTool, "--dim=" + dim + ": expected NAME=N");
       return kUsage;
     }
+  if (flags.records) // No input is the same for all records.
+    return importWith(options);
   {
     ScopedDiagnosticHandler quiet(&context,
                                   [](Diagnostic &) { return success(); });
-    module = onnx::importModel(&context, flags.model, options);
+    if (importWith(options) == kSuccess)
+      return kSuccess;
   }
-  if (module)
-    return kSuccess;
   // One float per axis may be Resize's scales.
   constexpr int64_t maxAxes = 8;
   for (const auto &[name, tensor] : inputs.tensors)
@@ -162,57 +217,73 @@ int Runner::importGraph() {
         tensor.type.getNumElements() == 1 ||
         (tensor.type.getRank() == 1 && tensor.type.getNumElements() <= maxAxes))
       options.constantInputs[name] = constantOf(tensor);
+  return importWith(options);
+}
+
+int Runner::importWith(const onnx::ImportOptions &options) {
   module = onnx::importModel(&context, flags.model, options);
   return module ? kSuccess : kFailure;
 }
 
-/// Inputs from the file, weights from theirs, room for outputs.
-int Runner::bindArguments() {
-  auto model = module->lookupSymbol<func::FuncOp>("model");
+/// Inputs from the file, or by record.
+int Runner::bindInputs(func::FuncOp model) {
   for (BlockArgument arg : model.getArguments()) {
     auto name =
         model.getArgAttrOfType<StringAttr>(arg.getArgNumber(), nn::kInputAttr);
     auto type = cast<RankedTensorType>(arg.getType());
+    inputNames.push_back(name.str());
+    if (flags.records) {
+      arguments.push_back({type, makeBuffer(0)});
+      continue;
+    }
     auto it = inputs.tensors.find(name.str());
     if (it == inputs.tensors.end())
-      return reportError(kTool, flags.inputs + " has no tensor " +
+      return reportError(kTool, flags.inputs.front() + " has no tensor " +
                                     name.getValue() +
                                     ", an input of the graph");
     if (it->second.type != type)
       return reportError(kTool,
                          llvm::formatv("{0}: tensor {1} is {2}, expected {3}",
-                                       flags.inputs, name.getValue(),
+                                       flags.inputs.front(), name.getValue(),
                                        it->second.type, type));
     Buffer buffer = makeBuffer(tensorBytes(type));
     memcpy(buffer.get(), it->second.bytes.data(), tensorBytes(type));
     arguments.push_back({type, std::move(buffer)});
   }
+  return kSuccess;
+}
 
+/// Weights from their files; they become arguments behind the inputs.
+int Runner::bindWeights(func::FuncOp model) {
   StringRef folder = flags.weights;
   if (folder.empty())
     folder = llvm::sys::path::parent_path(flags.model);
+  weightFiles.emplace(folder);
   for (nn::ParamOp param : passParameters(*module, model)) {
-    Buffer buffer = makeBuffer(param.getLength());
-    if (llvm::Error error = readWeight(param, folder, buffer.get()))
-      return reportError(kTool, std::move(error));
-    arguments.push_back({param.getTensorType(), std::move(buffer)});
+    auto buffer = weightFiles->read(param);
+    if (!buffer)
+      return reportError(kTool, buffer.takeError());
+    arguments.push_back({param.getTensorType(), std::move(*buffer)});
   }
   for (nn::ParamOp param :
        llvm::make_early_inc_range(module->getOps<nn::ParamOp>()))
     param.erase();
+  return kSuccess;
+}
 
+void Runner::bindOutputs(func::FuncOp model) {
   firstOutput = arguments.size();
   for (auto [i, type] : llvm::enumerate(model.getResultTypes())) {
     auto tensor = cast<RankedTensorType>(type);
     outputNames.push_back(
         model.getResultAttrOfType<StringAttr>(i, nn::kOutputAttr).str());
-    arguments.push_back({tensor, makeBuffer(tensorBytes(tensor))});
+    arguments.push_back(
+        {tensor, makeBuffer(flags.records ? 0 : tensorBytes(tensor))});
   }
   model->setAttr(nn::kLayerAttr, UnitAttr::get(&context));
-  return kSuccess;
 }
 
-int Runner::compileAndCall() {
+int Runner::compile() {
   PassManager passes(&context, ModuleOp::getOperationName());
   kernels::CpuOptions options;
   options.cpu = flags.cpu;
@@ -222,21 +293,80 @@ int Runner::compileAndCall() {
     return kFailure;
   auto code = module->lookupSymbol<LLVM::LLVMFuncOp>("model");
   auto scratchBytes = code->getAttrOfType<IntegerAttr>("nn.scratch_bytes");
-  Buffer scratch = makeBuffer(scratchBytes ? scratchBytes.getInt() : 0);
+  scratch = makeBuffer(scratchBytes ? scratchBytes.getInt() : 0);
+  std::optional<kernels::KernelHooks> hooks;
+  if (flags.records)
+    hooks = {&mgq_parallel_for, &mgq_index_error};
+  auto created = kernels::KernelJit::create(*module, hooks);
+  if (!created)
+    return reportError(kTool, created.takeError());
+  jit = std::move(*created);
+  auto found = jit->lookup("model");
+  if (!found)
+    return reportError(kTool, found.takeError());
+  kernel = *found;
+  return kSuccess;
+}
 
-  auto jit = kernels::KernelJit::create(*module);
-  if (!jit)
-    return reportError(kTool, jit.takeError());
-  auto kernel = (*jit)->lookup("model");
-  if (!kernel)
-    return reportError(kTool, kernel.takeError());
+int Runner::call() {
   SmallVector<void *> pointers;
   for (Argument &argument : arguments)
     pointers.push_back(argument.buffer.get());
-  (*kernel)(pointers.data(), scratch.get());
+  kernel(pointers.data(), scratch.get());
   for (const std::string &error : kernels::KernelJit::takeIndexErrors())
     return reportError(kTool, error);
   return kSuccess;
+}
+
+std::vector<mgq_pair> Runner::modelMetadata() {
+  std::vector<mgq_pair> pairs;
+  if (auto all = (*module)->getAttrOfType<DictionaryAttr>(nn::kMetadataAttr))
+    for (NamedAttribute entry : all) // Attributes end with a zero.
+      if (auto value = dyn_cast<StringAttr>(entry.getValue()))
+        pairs.push_back({entry.getName().data(), value.data()});
+  return pairs;
+}
+
+int Runner::callForRecords() {
+  rt::RecordsJob job;
+  // Shapes of the tables below live in the types.
+  auto tensorOf = [](RankedTensorType type) {
+    return mgq_tensor{typeCode(type.getElementType()),
+                      static_cast<int32_t>(type.getRank()),
+                      type.getShape().data(), tensorBytes(type)};
+  };
+  for (auto [i, name] : llvm::enumerate(inputNames))
+    job.inputs.push_back({name.c_str(), tensorOf(arguments[i].type), 0, 0, 0});
+  for (auto [i, name] : llvm::enumerate(outputNames))
+    job.outputs.push_back(
+        {name.c_str(), tensorOf(arguments[firstOutput + i].type)});
+  job.metadata = modelMetadata();
+  job.files.assign(flags.inputs.begin(), flags.inputs.end());
+  job.target = flags.outputs;
+  job.threads = flags.threads;
+  for (StringRef pair : flags.metadata) {
+    auto [key, value] = pair.split('=');
+    job.added[key.str()] = value.str();
+  }
+  SmallVector<void *> pointers;
+  for (Argument &argument : arguments)
+    pointers.push_back(argument.buffer.get());
+  job.run = [&](void *const *buffers) {
+    std::copy_n(buffers, inputNames.size(), pointers.begin());
+    std::copy_n(buffers + inputNames.size(), outputNames.size(),
+                pointers.begin() + firstOutput);
+    kernel(pointers.data(), scratch.get());
+  };
+  std::string temporary;
+  job.onTemporary = [&](const std::string &path) {
+    if (path.empty())
+      llvm::sys::DontRemoveFileOnSignal(temporary);
+    else
+      llvm::sys::RemoveFileOnSignal(path);
+    temporary = path;
+  };
+  std::string error = rt::runRecords(job);
+  return error.empty() ? kSuccess : reportError(kTool, error);
 }
 
 int Runner::writeOutputs() {
@@ -253,10 +383,12 @@ int Runner::writeOutputs() {
 }
 
 int Runner::run() {
-  auto file = readSafetensors(&context, flags.inputs);
-  if (!file)
-    return reportError(kTool, file.takeError());
-  inputs = std::move(*file);
+  if (!flags.records) {
+    auto file = readSafetensors(&context, flags.inputs.front());
+    if (!file)
+      return reportError(kTool, file.takeError());
+    inputs = std::move(*file);
+  }
   if (int status = importGraph())
     return status;
   PassManager simplify(&context, ModuleOp::getOperationName());
@@ -265,11 +397,40 @@ int Runner::run() {
       phase.build(simplify, Options());
   if (failed(simplify.run(*module)))
     return kFailure;
-  if (int status = bindArguments())
+  auto model = module->lookupSymbol<func::FuncOp>("model");
+  if (int status = bindInputs(model))
     return status;
-  if (int status = compileAndCall())
+  if (int status = bindWeights(model))
+    return status;
+  bindOutputs(model);
+  if (int status = compile())
+    return status;
+  if (flags.records)
+    return callForRecords();
+  if (int status = call())
     return status;
   return writeOutputs();
+}
+
+/// Flags that need or exclude --records.
+static int checkFlags(const RunFlags &flags) {
+  auto usage = [](const llvm::Twine &text) {
+    reportError(kTool, text);
+    return kUsage;
+  };
+  if (!flags.records && flags.inputs.size() > 1)
+    return usage("several --inputs need --records");
+  if (!flags.records && flags.threads.getNumOccurrences())
+    return usage("--threads needs --records");
+  if (!flags.records && !flags.metadata.empty())
+    return usage("--metadata needs --records");
+  if (flags.threads.getNumOccurrences() && flags.threads < 1)
+    return usage("--threads=" + llvm::Twine(flags.threads.getValue()) +
+                 ": expected a number from 1");
+  for (StringRef pair : flags.metadata)
+    if (!pair.contains('=') || pair.starts_with("="))
+      return usage("--metadata=" + pair + ": expected KEY=VALUE");
+  return kSuccess;
 }
 
 int mgq::runMain(int argc, char **argv) {
@@ -280,7 +441,9 @@ int mgq::runMain(int argc, char **argv) {
   cl::SetVersionPrinter(
       [](llvm::raw_ostream &os) { os << "mgq-run " MGQ_VERSION "\n"; });
   if (!cl::ParseCommandLineOptions(
-          argc, argv, "runs an ONNX graph forward, once\n", &llvm::errs()))
+          argc, argv,
+          "runs an ONNX graph forward: once, or for each record of data\n",
+          &llvm::errs()))
     return kUsage;
   if (flags.listOps) {
     for (StringRef name : onnx::supportedOperators())
@@ -292,6 +455,8 @@ int mgq::runMain(int argc, char **argv) {
                        "mgq-run --help");
     return kUsage;
   }
+  if (int status = checkFlags(flags))
+    return status;
   DialectRegistry registry;
   registerDialects(registry);
   MLIRContext context(registry);

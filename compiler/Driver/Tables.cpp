@@ -27,8 +27,7 @@ using namespace mgq;
 using namespace mgq::pipe;
 using llvm::Constant;
 
-/// The runtime's code of an element type.
-static mgq_type typeCode(Type type) {
+mgq_type mgq::typeCode(Type type) {
   if (auto integer = dyn_cast<IntegerType>(type)) {
     bool isUnsigned = integer.isUnsigned();
     switch (integer.getWidth()) {

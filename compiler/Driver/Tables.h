@@ -3,11 +3,15 @@
 #define MGQ_COMPILER_DRIVER_TABLES_H
 
 #include "dialects/Pipe/Pipe.h"
+#include "runtime/include/rt.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/IR/Module.h"
 
 namespace mgq {
+
+/// The runtime's code of an element type.
+mgq_type typeCode(mlir::Type type);
 
 /// Builds the constant `mgq_program_table` of runtime/include/rt.h for the
 /// ranks of a module: an LLVM module of data only, which refers to the kernels

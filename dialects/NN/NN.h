@@ -33,6 +33,9 @@ inline constexpr llvm::StringLiteral kMetadataAttr = "nn.metadata";
 /// On an argument or a result of @model: name of the graph input or output.
 inline constexpr llvm::StringLiteral kInputAttr = "nn.input";
 inline constexpr llvm::StringLiteral kOutputAttr = "nn.output";
+/// What inputs that are not the graph's own are called, before a number: the
+/// keys of the dropout ops, in their order; the runtime makes their values.
+inline constexpr llvm::StringLiteral kRandomInput = "mgq.random.";
 /// On a result of @model: "sum" and "count" of a mean over rows, or "mean".
 inline constexpr llvm::StringLiteral kLossAttr = "nn.loss";
 /// On the module, between simplify and mark: names of unused parameters.

@@ -174,6 +174,8 @@ int64_t CrossEntropyGradOp::getFlops() {
 // Movement, comparisons and integers compute nothing that counts.
 int64_t CompareOp::getFlops() { return 0; }
 int64_t SelectOp::getFlops() { return 0; }
+// Ten rounds of random bits serve four elements.
+int64_t DropoutOp::getFlops() { return elements(getResult()) * kFunction; }
 int64_t CastOp::getFlops() { return 0; }
 int64_t ReshapeOp::getFlops() { return 0; }
 int64_t TransposeOp::getFlops() { return 0; }
@@ -215,6 +217,7 @@ int64_t UnaryOp::getBytes() { return allBytes(*this); }
 int64_t BinaryOp::getBytes() { return allBytes(*this); }
 int64_t CompareOp::getBytes() { return allBytes(*this); }
 int64_t SelectOp::getBytes() { return allBytes(*this); }
+int64_t DropoutOp::getBytes() { return allBytes(*this); }
 int64_t CastOp::getBytes() { return allBytes(*this); }
 int64_t MatmulOp::getBytes() { return allBytes(*this); }
 int64_t ConvOp::getBytes() { return allBytes(*this); }

@@ -372,6 +372,12 @@ OpFoldResult SelectOp::fold(FoldAdaptor adaptor) {
       });
 }
 
+OpFoldResult DropoutOp::fold(FoldAdaptor adaptor) {
+  auto key = readElements(adaptor.getKey());
+  bool isOff = key && int64_t(key->words.back()) == -1;
+  return isOff ? getInput() : OpFoldResult();
+}
+
 /// Converts one element; nothing where the result is not defined.
 static std::optional<uint64_t> castWord(uint64_t word, Type from, Type to) {
   auto toFloat = dyn_cast<FloatType>(to);

@@ -243,7 +243,7 @@ LogicalResult BinaryOp::buildGradient(OpBuilder &builder, ValueRange grads,
 }
 
 //===----------------------------------------------------------------------===//
-// select, cast
+// select, cast, dropout
 //===----------------------------------------------------------------------===//
 
 LogicalResult SelectOp::buildGradient(OpBuilder &builder, ValueRange grads,
@@ -264,5 +264,14 @@ LogicalResult CastOp::buildGradient(OpBuilder &builder, ValueRange grads,
   if (needed[0] && isFloat(getInput()) && isFloat(getResult()))
     out[0] = Build(builder, getLoc())
                  .cast(grads[0], tensorType(getInput()).getElementType());
+  return success();
+}
+
+LogicalResult DropoutOp::buildGradient(OpBuilder &builder, ValueRange grads,
+                                       const Needed &needed, Gradients out) {
+  // Linear in its input: what was dropped passes nothing back.
+  if (needed[0])
+    out[0] = DropoutOp::create(builder, getLoc(), grads[0], getKey(),
+                               getRatioAttr(), getSamplesAttr());
   return success();
 }

@@ -97,6 +97,23 @@ LogicalResult BinaryOp::verify() {
   return success();
 }
 
+LogicalResult DropoutOp::verify() {
+  auto type = cast<RankedTensorType>(getInput().getType());
+  auto key = cast<RankedTensorType>(getKey().getType());
+  double ratio = getRatio().convertToDouble();
+  if (!(ratio > 0 && ratio <= 1))
+    return emitOpError("has ratio ")
+           << ratio << ", expected more than 0 and at most 1";
+  if (key.getShape() != ArrayRef<int64_t>{4})
+    return emitOpError("has a key of type ") << key << ", expected [4]";
+  int64_t rows = type.getRank() ? type.getDimSize(0) : 1;
+  if (getSamples() < 1 || (!ShapedType::isDynamic(rows) && rows % getSamples()))
+    return emitOpError("of ")
+           << type << ": the leading dimension does not hold " << getSamples()
+           << " samples";
+  return success();
+}
+
 LogicalResult ReshapeOp::verify() {
   auto from = cast<RankedTensorType>(getInput().getType());
   auto to = cast<RankedTensorType>(getResult().getType());

@@ -154,6 +154,30 @@ def NN_CastOp : NN_PureOp<"cast", [NN_Differentiable]> {
   let hasFolder = 1;
 }
 
+def NN_DropoutOp : NN_InferredOp<"dropout", [NN_Differentiable]> {
+  let summary = "zeroes elements at random, scales the others by 1 / (1 - ratio)";
+  let description = [{
+    `key` [4] is seed, step, sample and op. Randomness is counter-based: element
+    e of sample s stays if Philox4x32-10 of key (seed, seed >> 32) and counter
+    (e / 4, sample + s, step, op) has a word e mod 4 below (1 - ratio) 2^32. So
+    dropping depends neither on the rank nor on who shares the micro-batch, and
+    an op that is repeated drops the same. An op of -1 drops nothing, without
+    scaling. The leading dimension holds `samples` samples (dropout_c1); 0 <
+    `ratio` <= 1, and with 1 all is zero (dropout_c2).
+
+    Example:
+
+    ```mlir
+    %y = nn.dropout %x, %key ratio 0.05 samples 2 : (tensor<2x24x64xf32>, tensor<4xi64>) -> tensor<2x24x64xf32>
+    ```
+  }];
+  let arguments = (ins NN_FloatTensor:$input, RankedTensorOf<[I64]>:$key, NN_F64Attr:$ratio, I64Attr:$samples);
+  let results = (outs NN_FloatTensor:$result);
+  let assemblyFormat = "$input `,` $key `ratio` $ratio `samples` $samples attr-dict `:` functional-type(operands, results)";
+  let hasFolder = 1;
+  let hasVerifier = 1;
+}
+
 //===----------------------------------------------------------------------===//
 // Products
 //===----------------------------------------------------------------------===//

@@ -120,6 +120,12 @@ LogicalResult SelectOp::inferReturnTypes(MLIRContext *, MaybeLoc loc,
   return success();
 }
 
+LogicalResult DropoutOp::inferReturnTypes(MLIRContext *, MaybeLoc loc,
+                                          Adaptor op, Types &types) {
+  types.push_back(typeOf(op.getInput()));
+  return success();
+}
+
 //===----------------------------------------------------------------------===//
 // Products
 //===----------------------------------------------------------------------===//

@@ -92,19 +92,6 @@ static Value importCastLike(Node &n) {
 
 static Value importIdentity(Node &n) { return n.input(0); }
 
-static Value importDropout(Node &n) {
-  if (Value training = n.input(2)) {
-    MaybeInts flag = n.constantInts(training);
-    bool keepsAll = n.constantFloat(n.input(1)) == 0.0;
-    if (!keepsAll && (!flag || flag->front() != 0))
-      return n.fail("not supported yet: training mode; export the model in "
-                    "evaluation mode");
-  }
-  if (n.wantsOutput(1) && n.input(0))
-    n.set(1, n.splat(1, shapeOf(n.input(0)), n.builder.getI1Type()));
-  return n.input(0);
-}
-
 static Value importIsInf(Node &n) {
   bool positive = n.getInt("detect_positive", 1) != 0;
   bool negative = n.getInt("detect_negative", 1) != 0;
@@ -315,7 +302,6 @@ void mgq::onnx::registerElementwise(Registry &r) {
   r["Cast"] = importCast;
   r["CastLike"] = importCastLike;
   r["Clip"] = importClip;
-  r["Dropout"] = importDropout;
   r["Identity"] = importIdentity;
   r["IsInf"] = importIsInf;
   r["Where"] = importWhere;

@@ -280,6 +280,10 @@ LogicalResult GraphImporter::importInputs() {
     auto type = inputType(input);
     if (failed(type))
       return failure();
+    if (StringRef(input.name()).starts_with(nn::kRandomInput))
+      return emitError(module.getLoc())
+             << "graph input '" << input.name() << "': names that start with '"
+             << nn::kRandomInput << "' are mgq's own";
     Location loc = NameLoc::get(builder.getStringAttr(input.name()));
     Value value;
     auto constant = options.constantInputs.find(input.name());

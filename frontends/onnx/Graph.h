@@ -45,6 +45,10 @@ private:
       const google::protobuf::RepeatedPtrField<::onnx::NodeProto> &nodes,
       Scope &scope);
   mlir::LogicalResult importNode(const ::onnx::NodeProto &node, Scope &scope);
+  /// Samples of a micro-batch: the leading dimension of the first input.
+  int64_t samples();
+  /// Adds an input of the graph for the key of one op that is random.
+  mlir::Value randomKey(mlir::Location loc);
   mlir::LogicalResult inlineIf(const ::onnx::NodeProto &node, Scope &scope);
   mlir::LogicalResult splitToSequence(const ::onnx::NodeProto &node,
                                       Scope &scope);
@@ -98,6 +102,7 @@ private:
   /// Names of module paths that enclose the current node (inlined functions).
   std::string enclosing;
   int inlineDepth = 0;
+  int64_t randomKeys = 0;
 };
 
 } // namespace mgq::onnx

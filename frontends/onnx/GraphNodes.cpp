@@ -219,6 +219,23 @@ static unsigned requiredInputs(StringRef op) {
       .Default(1);
 }
 
+int64_t GraphImporter::samples() {
+  auto types = function.getArgumentTypes();
+  auto first = types.empty() ? RankedTensorType()
+                             : dyn_cast<RankedTensorType>(types.front());
+  return first && first.getRank() ? first.getDimSize(0) : 1;
+}
+
+Value GraphImporter::randomKey(Location loc) {
+  std::string name = nn::kRandomInput.str() + std::to_string(randomKeys++);
+  auto attrs = builder.getDictionaryAttr(
+      builder.getNamedAttr(nn::kInputAttr, builder.getStringAttr(name)));
+  unsigned index = function.getNumArguments();
+  auto type = RankedTensorType::get({4}, builder.getI64Type());
+  (void)function.insertArgument(index, type, attrs, loc);
+  return function.getArgument(index);
+}
+
 LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
   if (const auto *body = functionOf(node))
     return inlineFunction(node, *body, scope);
@@ -241,6 +258,9 @@ LogicalResult GraphImporter::importNode(const NodeProto &node, Scope &scope) {
   if (isDefault && node.op_type() == "SequenceAt")
     return sequenceAt(node, scope);
   Node state(builder, loc, node, scope.opset);
+  state.samples = samples();
+  if (options.training)
+    state.makeRandomKey = [&] { return randomKey(loc); };
   for (int i = 0; i < node.input_size(); ++i) {
     if (node.input(i).empty()) {
       state.inputs.push_back({});

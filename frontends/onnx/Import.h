@@ -24,6 +24,8 @@ struct ImportOptions {
   /// Float initializers are constants, not parameters (mgq-run on small
   /// graphs needs no weights at run time).
   bool inlineWeights = false;
+  /// The graph will train: dropout drops. Else training modes mean nothing.
+  bool training = true;
 };
 
 /// Reads `path` into a module with one func.func @model over nn ops, or

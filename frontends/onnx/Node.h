@@ -14,6 +14,7 @@
 #include "mlir/IR/Builders.h"
 #include "onnx-ml.pb.h"
 #include "llvm/ADT/Twine.h"
+#include <functional>
 
 namespace mgq::onnx {
 
@@ -56,6 +57,11 @@ public:
   int64_t opset;
   /// One value per input; null where the input is left out.
   llvm::SmallVector<mlir::Value> inputs;
+  /// Makes a key of random numbers, an input of the graph of its own; null
+  /// where nothing is to be random (mgq-run).
+  std::function<mlir::Value()> makeRandomKey;
+  /// Samples of a micro-batch.
+  int64_t samples = 1;
   /// One value per output, filled by the import function.
   llvm::SmallVector<mlir::Value> results;
 

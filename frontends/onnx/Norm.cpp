@@ -160,7 +160,11 @@ static Value importBatchNormalization(Node &n) {
     return perChannel(n, n.cast(n.input(index), wide), x);
   };
   Value y = n.cast(x, wide), mean, variance;
-  if (n.getInt("training_mode", 0) != 0)
+  bool training = n.getInt("training_mode", 0) != 0;
+  if (training && n.makeRandomKey) // Nobody would keep the statistics.
+    return n.fail("not supported yet: training mode; export the model with "
+                  "its BatchNorm modules in evaluation mode");
+  if (training)
     std::tie(mean, variance) = batchStatistics(n, y);
   else
     std::tie(mean, variance) = std::pair(channel(3), channel(4));

@@ -15,6 +15,7 @@ const Registry &mgq::onnx::registry() {
     result["SequenceAt"] = nullptr;
     result["SplitToSequence"] = nullptr;
     registerAttention(result);
+    registerDropout(result);
     registerElementwise(result);
     registerLinear(result);
     registerLoss(result);

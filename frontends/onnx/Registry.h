@@ -18,6 +18,7 @@ const Registry &registry();
 // One function per family, each in the file of its name. To add an operator,
 // add a line to its family's function.
 void registerAttention(Registry &registry);
+void registerDropout(Registry &registry);
 void registerElementwise(Registry &registry);
 void registerLinear(Registry &registry);
 void registerLoss(Registry &registry);

@@ -20,8 +20,8 @@ int main(int argc, char **argv) {
                              cl::value_desc("NAME=N"));
   cl::list<std::string> trainable("trainable", cl::CommaSeparated,
                                   cl::desc("Parameters to train"));
-  cl::opt<bool> inlineWeights("inline-weights",
-                              cl::desc("Weights become constants"));
+  cl::opt<bool> inlineWeights(
+      "inline-weights", cl::desc("Weights become constants, nothing trains"));
   cl::opt<bool> locations("mlir-print-debuginfo", cl::desc("Print locations"));
   cl::opt<bool> generic("mlir-print-op-generic",
                         cl::desc("Print the generic form"));
@@ -35,6 +35,7 @@ int main(int argc, char **argv) {
   mgq::onnx::ImportOptions options;
   options.trainable.assign(trainable.begin(), trainable.end());
   options.inlineWeights = inlineWeights;
+  options.training = !inlineWeights;
   for (llvm::StringRef text : dims) {
     auto [name, number] = text.rsplit('=');
     if (number.getAsInteger(10, options.dims[name]))

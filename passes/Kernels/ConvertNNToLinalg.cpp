@@ -41,15 +41,16 @@ static LogicalResult lowerOneOf(Lowering &l, Operation *op) {
 static LogicalResult lowerOp(Lowering &l, Operation *op) {
   return lowerOneOf<
       nn::UnaryOp, nn::BinaryOp, nn::CompareOp, nn::SelectOp, nn::CastOp,
-      nn::ConstantOp, nn::ReshapeOp, nn::TransposeOp, nn::BroadcastOp,
-      nn::SliceOp, nn::PadOp, nn::ConcatOp, nn::GatherOp, nn::GatherGradOp,
-      nn::GatherElementsOp, nn::ScatterElementsOp, nn::GatherNDOp,
-      nn::ScatterNDOp, nn::MaskedScatterOp, nn::MaskedGatherOp, nn::ReduceOp,
-      nn::ArgReduceOp, nn::CumsumOp, nn::PoolOp, nn::PoolGradOp, nn::SoftmaxOp,
-      nn::LogSoftmaxOp, nn::LayerNormOp, nn::LayerNormGradOp, nn::RMSNormOp,
-      nn::RMSNormGradOp, nn::RopeOp, nn::CrossEntropyOp, nn::CrossEntropyGradOp,
-      nn::LabelWeightsOp, nn::MatmulOp, nn::ConvOp, nn::ConvGradInputOp,
-      nn::ConvGradWeightOp, nn::AttentionOp, nn::AttentionGradOp>(l, op);
+      nn::DropoutOp, nn::ConstantOp, nn::ReshapeOp, nn::TransposeOp,
+      nn::BroadcastOp, nn::SliceOp, nn::PadOp, nn::ConcatOp, nn::GatherOp,
+      nn::GatherGradOp, nn::GatherElementsOp, nn::ScatterElementsOp,
+      nn::GatherNDOp, nn::ScatterNDOp, nn::MaskedScatterOp, nn::MaskedGatherOp,
+      nn::ReduceOp, nn::ArgReduceOp, nn::CumsumOp, nn::PoolOp, nn::PoolGradOp,
+      nn::SoftmaxOp, nn::LogSoftmaxOp, nn::LayerNormOp, nn::LayerNormGradOp,
+      nn::RMSNormOp, nn::RMSNormGradOp, nn::RopeOp, nn::CrossEntropyOp,
+      nn::CrossEntropyGradOp, nn::LabelWeightsOp, nn::MatmulOp, nn::ConvOp,
+      nn::ConvGradInputOp, nn::ConvGradWeightOp, nn::AttentionOp,
+      nn::AttentionGradOp>(l, op);
 }
 
 /// Gives unsigned arguments signless twins; the old ones stay until the end.

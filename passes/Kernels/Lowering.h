@@ -241,6 +241,8 @@ LogicalResult lower(Lowering &, nn::BinaryOp);
 LogicalResult lower(Lowering &, nn::CompareOp);
 LogicalResult lower(Lowering &, nn::SelectOp);
 LogicalResult lower(Lowering &, nn::CastOp);
+// Dropout (LowerDropout.cpp)
+LogicalResult lower(Lowering &, nn::DropoutOp);
 // Shape (LowerShape.cpp)
 LogicalResult lower(Lowering &, nn::ConstantOp);
 LogicalResult lower(Lowering &, nn::ReshapeOp);

@@ -117,7 +117,7 @@ KernelJit::KernelJit(std::unique_ptr<llvm::orc::LLJIT> jit)
 KernelJit::~KernelJit() = default;
 
 llvm::Expected<std::unique_ptr<KernelJit>>
-KernelJit::create(mlir::ModuleOp kernels) {
+KernelJit::create(mlir::ModuleOp kernels, std::optional<KernelHooks> hooks) {
   auto bytes = emitObject(kernels);
   if (!bytes)
     return bytes.takeError();
@@ -136,8 +136,9 @@ KernelJit::create(mlir::ModuleOp kernels) {
         llvm::orc::ExecutorAddr::fromPtr(address),
         llvm::JITSymbolFlags::Exported};
   };
-  add("mgq_parallel_for", &parallelFor);
-  add("mgq_index_error", &indexError);
+  KernelHooks own{&parallelFor, &indexError};
+  add("mgq_parallel_for", hooks.value_or(own).parallelFor);
+  add("mgq_index_error", hooks.value_or(own).indexError);
   if (llvm::Error error =
           library.define(llvm::orc::absoluteSymbols(std::move(symbols))))
     return error;

@@ -7,6 +7,7 @@
 #include "llvm/Support/Error.h"
 
 #include <memory>
+#include <optional>
 
 namespace llvm::orc {
 class LLJIT;
@@ -24,12 +25,19 @@ llvm::Error writeObject(mlir::ModuleOp kernels, llvm::StringRef path);
 /// A kernel in this process (runtime/include/rt.h, mgq_kernel).
 using KernelFn = void (*)(void *const *args, void *scratch);
 
-/// Kernels compiled into this process. They run on the calling thread; index
-/// errors are collected.
+/// What kernels call (runtime/include/rt.h).
+struct KernelHooks {
+  void (*parallelFor)(void (*body)(void *, int64_t), void *context,
+                      int64_t count);
+  void (*indexError)(const char *what, int64_t index, int64_t size);
+};
+
+/// Kernels compiled into this process. Without hooks they run on the calling
+/// thread, and index errors are collected.
 class KernelJit {
 public:
   static llvm::Expected<std::unique_ptr<KernelJit>>
-  create(mlir::ModuleOp kernels);
+  create(mlir::ModuleOp kernels, std::optional<KernelHooks> hooks = {});
   ~KernelJit();
 
   llvm::Expected<KernelFn> lookup(llvm::StringRef name);

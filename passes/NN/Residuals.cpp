@@ -16,8 +16,9 @@
 //
 // Ops that may run again:
 //
-//   always     views, integers and booleans, what only gradients need, and
-//              elementwise ops on constants and parameters (rotary tables)
+//   always     views, integers and booleans, what only gradients need,
+//              elementwise ops on constants and parameters (rotary tables), and
+//              dropout (one kept input serves all that drop of it)
 //   cheap      also elementwise ops, data movement, norms, reductions
 //   full       every op; only operands are kept
 //
@@ -52,7 +53,8 @@ static bool isView(Operation *op) {
 
 /// Work per element is small, and no element is a sum over many.
 static bool isElementwise(Operation *op) {
-  return isa<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, RopeOp>(op);
+  return isa<UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, RopeOp, DropoutOp>(
+      op);
 }
 
 bool mgq::nn::isCheap(Operation *op) {
@@ -134,7 +136,7 @@ void ResidualCut::findStatic() {
 
 bool ResidualCut::mayRunAgain(Operation *op) const {
   if (problem.recompute == Recompute::Full || !forward.contains(op) ||
-      isView(op) || isStatic.contains(op->getResult(0)))
+      isView(op) || isa<DropoutOp>(op) || isStatic.contains(op->getResult(0)))
     return true;
   if (problem.recompute == Recompute::Cheap)
     return isCheap(op);

@@ -152,6 +152,12 @@ typedef struct mgq_use {
   int64_t accumulator; /* arena */
 } mgq_use;
 
+/* Inputs with this prefix and a number K are not data but keys of dropout ops,
+ * i64 [4], made by the runtime: seed, step (from 0), number of the first sample
+ * of the micro-batch in the step (micro-batches of replica 0 first), K. In an
+ * evaluation K is -1: nothing is dropped. */
+#define MGQ_RANDOM_INPUT "mgq.random."
+
 typedef struct mgq_input {
   const char *name;
   mgq_tensor tensor; /* of one micro-batch */

@@ -147,3 +147,15 @@ func.func private @cast(%a: tensor<2x3xf64>) -> (tensor<2x3xf64>) attributes {nn
   %r = nn.cast %a : (tensor<2x3xf64>) -> tensor<2x3xf64>
   return %r : tensor<2x3xf64>
 }
+
+func.func private @dropout(%x: tensor<4x5xf64>, %key: tensor<4xi64>) -> (tensor<4x5xf64>) attributes {nn.layer, test.range = [-3.0, 3.0]} {
+  %r = nn.dropout %x, %key ratio 0.25 samples 2 : (tensor<4x5xf64>, tensor<4xi64>) -> tensor<4x5xf64>
+  return %r : tensor<4x5xf64>
+}
+
+func.func private @dropout_of_square(%x: tensor<2x7xf64>, %key: tensor<4xi64>) -> (tensor<2x7xf64>) attributes {nn.layer, test.range = [-3.0, 3.0]} {
+  %0 = nn.dropout %x, %key ratio 0.5 samples 1 : (tensor<2x7xf64>, tensor<4xi64>) -> tensor<2x7xf64>
+  %1 = nn.binary mul %0, %0 : (tensor<2x7xf64>, tensor<2x7xf64>) -> tensor<2x7xf64>
+  %r = nn.dropout %1, %key ratio 0.5 samples 2 : (tensor<2x7xf64>, tensor<4xi64>) -> tensor<2x7xf64>
+  return %r : tensor<2x7xf64>
+}

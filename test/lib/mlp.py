@@ -2,7 +2,8 @@
 
 Token embedding, blocks of `x + gelu(x W_up) W_down` with LoRA on W_up, a linear
 head, and a mean cross-entropy that ignores the label -100. Only the LoRA
-matrices are meant to train: TRAINABLE.
+matrices are meant to train: TRAINABLE. With a dropout ratio, LoRA drops of its
+input as PEFT's does.
 """
 
 import numpy as np
@@ -18,23 +19,26 @@ def _random(random, name, *shape, scale=None):
     return numpy_helper.from_array(values, name)
 
 
-def _block(i, random, width, hidden, rank):
+def _block(i, random, width, hidden, rank, dropout):
     """Nodes and parameters of one block."""
     name = f"blocks.{i}"
     source = f"h{i}"
+    low_source = f"dropped{i}" if dropout else source
 
     def node(op, inputs, output, **attributes):
         return helper.make_node(op, inputs, [output], name=f"/{name}/{output}", **attributes)
 
     nodes = [
         node("MatMul", [source, f"{name}.up"], f"up{i}"),
-        node("MatMul", [source, f"{name}.lora_A"], f"low{i}"),
+        node("MatMul", [low_source, f"{name}.lora_A"], f"low{i}"),
         node("MatMul", [f"low{i}", f"{name}.lora_B"], f"delta{i}"),
         node("Add", [f"up{i}", f"delta{i}"], f"sum{i}"),
         node("Gelu", [f"sum{i}"], f"act{i}"),
         node("MatMul", [f"act{i}", f"{name}.down"], f"down{i}"),
         node("Add", [source, f"down{i}"], f"h{i + 1}"),
     ]
+    if dropout:
+        nodes.insert(0, node("Dropout", [source, "ratio", "training"], low_source))
     params = [
         _random(random, f"{name}.up", width, hidden),
         _random(random, f"{name}.lora_A", width, rank),
@@ -44,13 +48,15 @@ def _block(i, random, width, hidden, rank):
     return nodes, params
 
 
-def build(batch=2, length=4, vocabulary=16, width=8, hidden=16, rank=2, blocks=2, seed=0):
+def build(
+    batch=2, length=4, vocabulary=16, width=8, hidden=16, rank=2, blocks=2, seed=0, dropout=0.0
+):
     """The ModelProto; `batch` may be a name, then it is a symbolic dimension."""
     random = np.random.default_rng(seed)
     nodes = [helper.make_node("Gather", ["embed", "tokens"], ["h0"], name="/embed")]
     params = [_random(random, "embed", vocabulary, width, scale=1)]
     for i in range(blocks):
-        more, own = _block(i, random, width, hidden, rank)
+        more, own = _block(i, random, width, hidden, rank, dropout)
         nodes += more
         params += own
     nodes += [
@@ -65,6 +71,9 @@ def build(batch=2, length=4, vocabulary=16, width=8, hidden=16, rank=2, blocks=2
     params.append(_random(random, "head", width, vocabulary))
     shapes = {"flat_logits_shape": [-1, vocabulary], "flat_shape": [-1]}
     params += [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in shapes.items()]
+    if dropout:
+        params.append(numpy_helper.from_array(np.array(dropout, np.float32), "ratio"))
+        params.append(numpy_helper.from_array(np.array(True), "training"))
     integers = [
         helper.make_tensor_value_info(name, TensorProto.INT64, [batch, length])
         for name in ("tokens", "labels")

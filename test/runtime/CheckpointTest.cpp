@@ -161,6 +161,63 @@ TEST_F(CheckpointTest, RefusesOthers) {
   EXPECT_THAT(loadError(path), HasSubstr("is truncated"));
 }
 
+TEST_F(CheckpointTest, LoadsParametersOfAnyFloatType) {
+  SafetensorsFile saved(save(5) + "/model.safetensors");
+  Tensors narrow;
+  for (const auto &[name, view] : saved.tensors()) {
+    std::vector<uint16_t> halves(view.bytes / 2), upper; // BF16, cut.
+    memcpy(halves.data(), view.data, view.bytes);
+    for (size_t i = 1; i < halves.size(); i += 2)
+      upper.push_back(halves[i]);
+    narrow[name] = tensor("BF16", view.shape, upper);
+  }
+  writeFile(dir / "narrow", tensorFile(narrow));
+  Arena other(arenaBytes);
+  Transfer there(view, other, group);
+  loadParameters(dir / "narrow", there);
+  for (int32_t i : trainableParams(program)) {
+    int64_t count = paramElements(program.params[i]);
+    std::vector<float> is(count);
+    there.read(i, ParamPart::Value, 0, count, is.data());
+    std::vector<uint16_t> halves(2 * count), upper;
+    memcpy(halves.data(), is.data(), 4 * count);
+    for (int64_t j = 0; j < count; ++j) {
+      EXPECT_EQ(halves[2 * j], 0);
+      upper.push_back(halves[2 * j + 1]);
+    }
+    EXPECT_EQ(tensor("BF16", {count}, upper).bytes,
+              narrow[program.params[i].name].bytes);
+  }
+}
+
+TEST_F(CheckpointTest, RefusesOtherParameters) {
+  std::string path = save(5) + "/model.safetensors";
+  auto error = [&] { return errorOf([&] { loadParameters(path, transfer); }); };
+  EXPECT_EQ(error(), "no error");
+  Tensors tensors;
+  SafetensorsFile saved(path);
+  for (const auto &[name, view] : saved.tensors())
+    tensors[name] = {typeName(view.type),
+                     view.shape,
+                     {reinterpret_cast<const char *>(view.data),
+                      static_cast<size_t>(view.bytes)}};
+  auto errorAfter = [&](auto change) {
+    Tensors changed = tensors;
+    change(changed);
+    writeFile(path, tensorFile(changed));
+    return error();
+  };
+  EXPECT_THAT(errorAfter([](Tensors &t) { t.erase("embed.weight"); }),
+              HasSubstr("it has no tensor 'embed.weight', which this program "
+                        "trains"));
+  EXPECT_THAT(errorAfter([](Tensors &t) { t["x"] = t["embed.weight"]; }),
+              HasSubstr("its tensor 'x' is not trained by this program"));
+  EXPECT_THAT(errorAfter([](Tensors &t) { t["embed.weight"].shape = {4, 5}; }),
+              HasSubstr("'embed.weight' is F32 [4, 5], expected F32 [5, 4]"));
+  EXPECT_THAT(errorAfter([](Tensors &t) { t["embed.weight"].type = "I32"; }),
+              HasSubstr("'embed.weight' is I32 [5, 4], expected F32 [5, 4]"));
+}
+
 TEST_F(CheckpointTest, SurvivesDamage) {
   std::string path = save(5);
   std::mt19937 random(3);

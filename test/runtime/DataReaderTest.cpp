@@ -2,8 +2,10 @@
 
 #include "runtime/src/common/DataReader.h"
 #include "runtime/src/common/Philox.h"
+#include "runtime/src/common/Program.h"
 #include "test/runtime/TestFiles.h"
 #include "test/runtime/ToyModel.h"
+#include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -105,7 +107,9 @@ TEST_F(Data, NormalisesImages) {
   EXPECT_THAT(error(tensors, {{"pixels.mean", "0.5"}}),
               HasSubstr("'pixels.std' is missing"));
   EXPECT_THAT(error(tensors, {{"pixels.mean", "0.5,0.5"}, {"pixels.std", "1"}}),
-              HasSubstr("expected 3 numbers"));
+              HasSubstr("metadata 'pixels.mean' is '0.5,0.5', expected one "
+                        "number, or one for each of the 3 channels of [2, 3, "
+                        "2, 2]"));
   EXPECT_THAT(error(tensors, {{"pixels.mean", "x"}, {"pixels.std", "1"}}),
               HasSubstr("metadata 'pixels.mean' is 'x'"));
   EXPECT_THAT(error(tensors, {{"pixels.mean", "0"}, {"pixels.std", "1 1 0"}}),
@@ -120,6 +124,118 @@ TEST_F(Data, NormalisesImages) {
   EXPECT_EQ(values[1], -1.0f);
   EXPECT_EQ(values[17], (51.0f / 255.0f - 0.25f) / 0.25f);
   EXPECT_EQ(values[23], -0.125f / 2);
+}
+
+/// One image input of a shape in a program of its own.
+struct ImageProgram {
+  std::vector<int64_t> shape;
+  mgq_input input = {};
+  std::vector<mgq_pair> pairs;
+  mgq_program program = {};
+
+  explicit ImageProgram(std::vector<int64_t> dims,
+                        std::vector<mgq_pair> metadata = {})
+      : shape(std::move(dims)), pairs(std::move(metadata)) {
+    int64_t bytes = 4 * elementCount(shape).value();
+    input = {"pixels",
+             {MGQ_F32, static_cast<int32_t>(shape.size()), shape.data(), bytes},
+             0,
+             0,
+             0};
+    program.inputs = &input;
+    program.input_count = 1;
+    program.metadata = pairs.data();
+    program.metadata_count = static_cast<int32_t>(pairs.size());
+  }
+};
+
+// Channels are the third axis from the end: images of a sample are before them.
+// A clip, [sample, channel, frame, height, width], has them second.
+TEST_F(Data, FindsChannelsOfImagesAndClips) {
+  std::map<std::string, std::string> metadata = {{"pixels.mean", "0,0.5,1"},
+                                                 {"pixels.std", "1"}};
+  std::vector<uint8_t> zeros(2 * 3 * 2, 0);
+  auto load = [&](const Shape &shape) {
+    ImageProgram model(shape);
+    Shape file = shape;
+    file.insert(file.begin(), 1);
+    std::string path =
+        write("a", {{"pixels", tensor<uint8_t>("U8", file, zeros)}}, metadata);
+    std::vector<float> values(zeros.size());
+    DataReader(model.program, {path})
+        .load(0, 0, reinterpret_cast<std::byte *>(values.data()));
+    return values;
+  };
+  EXPECT_THAT(load({1, 2, 3, 2, 1}), ElementsAre(0, 0, -0.5f, -0.5f, -1, -1, 0,
+                                                 0, -0.5f, -0.5f, -1, -1));
+  EXPECT_THAT(load({1, 3, 2, 2, 1}), ElementsAre(0, 0, 0, 0, -0.5f, -0.5f,
+                                                 -0.5f, -0.5f, -1, -1, -1, -1));
+  metadata["pixels.std"] = "1,1";
+  ImageProgram model({1, 2, 3, 2, 1});
+  std::string path =
+      write("b", {{"pixels", tensor<uint8_t>("U8", {1, 2, 3, 2, 1}, zeros)}},
+            metadata);
+  EXPECT_THAT(errorOf([&] { DataReader(model.program, {path}); }),
+              HasSubstr("metadata 'pixels.mean' has 3 numbers, 'pixels.std' "
+                        "has 2"));
+}
+
+// How images are normalised belongs to the model, also where pixels are F32.
+TEST_F(Data, ComparesNormalisation) {
+  ImageProgram model({1, 3, 1, 1},
+                     {{"pixels.mean", "0.5,0.25,1"}, {"pixels.std", "1"}});
+  Tensors floats = {{"pixels", tensor<float>("F32", {1, 3, 1, 1}, {0, 0, 0})}};
+  DataReader same(model.program,
+                  {write("a", floats, {{"pixels.mean", "[0.50, 0.25, 1.0]"}})});
+  EXPECT_EQ(same.records(), 1);
+  std::string path = write("b", floats, {{"pixels.mean", "0.5,0.25,0.5"}});
+  EXPECT_THAT(errorOf([&] { DataReader(model.program, {path}); }),
+              HasSubstr("'" + path +
+                        "' was made for another model: metadata 'pixels.mean' "
+                        "is '0.5,0.25,0.5', the model's is '0.5,0.25,1'"));
+}
+
+// Keys of dropout are no data.
+TEST_F(Data, LeavesKeysOut) {
+  ImageProgram model({1, 3, 1, 1});
+  static const int64_t four = 4;
+  mgq_input inputs[] = {model.input,
+                        {"mgq.random.7", {MGQ_I64, 1, &four, 32}, 0, 0, 0}};
+  model.program.inputs = inputs;
+  model.program.input_count = 2;
+  Tensors floats = {{"pixels", tensor<float>("F32", {1, 3, 1, 1}, {1, 2, 3})}};
+  DataReader data(model.program, {write("a", floats)});
+  EXPECT_EQ(data.records(), 1);
+  EXPECT_EQ(randomOpOf(inputs[0]), -1);
+  EXPECT_EQ(randomOpOf(inputs[1]), 7);
+}
+
+/// Resident bytes of files that this process has mapped.
+static int64_t residentFileBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("RssFile:", 0) == 0)
+      return std::stoll(line.substr(8)) * 1024;
+  return 0;
+}
+
+// Reading a large file leaves its pages with the system.
+TEST_F(Data, KeepsNothingOfWhatItRead) {
+  constexpr int64_t side = 256, records = 128; // 25 MB of U8.
+  ImageProgram model({1, 3, side, side});
+  std::vector<uint8_t> bytes(records * 3 * side * side, 7);
+  std::string path = write(
+      "a", {{"pixels", tensor<uint8_t>("U8", {records, 3, side, side}, bytes)}},
+      {{"pixels.mean", "0"}, {"pixels.std", "1"}});
+  DataReader data(model.program, {path});
+  std::vector<float> values(3 * side * side);
+  int64_t before = residentFileBytes();
+  for (int64_t i = 0; i < records; ++i) {
+    data.prefetch(i);
+    data.load(i, 0, reinterpret_cast<std::byte *>(values.data()));
+  }
+  EXPECT_EQ(values[5], 7 / 255.0f);
+  EXPECT_LT(residentFileBytes() - before, 2 << 20);
 }
 
 TEST(RecordOrder, FollowsTheFile) {

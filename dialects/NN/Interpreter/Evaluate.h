@@ -38,6 +38,7 @@ Tensor evaluate(BinaryOp op, const Frame &frame);
 Tensor evaluate(CompareOp op, const Frame &frame);
 Tensor evaluate(SelectOp op, const Frame &frame);
 Tensor evaluate(CastOp op, const Frame &frame);
+Tensor evaluate(DropoutOp op, const Frame &frame);
 // Products and windows
 Tensor evaluate(MatmulOp op, const Frame &frame);
 Tensor evaluate(ConvOp op, const Frame &frame);

@@ -67,8 +67,8 @@ static Results evaluateAny(Operation *op, const Frame &frame,
   if (auto typed = dyn_cast<AdamWOp>(op))
     return evaluateAll(typed, frame);
   return evaluateOne<
-      UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, MatmulOp, ConvOp,
-      ConvGradInputOp, ConvGradWeightOp, PoolOp, PoolGradOp, ReshapeOp,
+      UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp, DropoutOp, MatmulOp,
+      ConvOp, ConvGradInputOp, ConvGradWeightOp, PoolOp, PoolGradOp, ReshapeOp,
       TransposeOp, BroadcastOp, SliceOp, PadOp, ConcatOp, GatherOp,
       GatherGradOp, GatherElementsOp, ScatterElementsOp, GatherNDOp,
       ScatterNDOp, MaskedScatterOp, MaskedGatherOp, ShapeOp, ReduceOp,

@@ -39,6 +39,8 @@ class Architecture:
     rope_theta: float = 10000.0
     language_norm_epsilon: float = 1e-6
     vision_norm_epsilon: float = 1e-6
+    post_norm_epsilon: float | None = None  # of the norm after the ViT; None: as inside
+    qformer_norm_epsilon: float = 1e-12
     tied_embeddings: bool = False
     # Q-Former: every `cross_attention_frequency`th layer reads the image.
     cross_attention_frequency: int = 2

@@ -73,6 +73,10 @@ void mgq::rt::acceptCheckpoint(Transfer &transfer) {
   transfer.accept(allParts);
 }
 
+void mgq::rt::acceptParameters(Transfer &transfer) {
+  transfer.accept({ParamPart::Value});
+}
+
 /// The step of "checkpoint-STEP", empty for other names.
 static std::optional<int64_t> stepOfName(const std::string &name) {
   static const std::string prefix = "checkpoint-";
@@ -199,9 +203,10 @@ std::string mgq::rt::saveCheckpoint(const std::string &output,
   return final.string();
 }
 
-/// Checks that a file holds exactly the trainable parameters under `kinds`.
+/// Checks that a file holds exactly the trainable parameters under `kinds`, in
+/// the types that checkpoints have, or as any float type if `anyFloat`.
 static void checkNames(const SafetensorsFile &file, const Transfer &transfer,
-                       const std::vector<Kind> &kinds) {
+                       const std::vector<Kind> &kinds, bool anyFloat = false) {
   const mgq_program &program = transfer.program();
   std::set<std::string> extra;
   for (const auto &entry : file.tensors())
@@ -218,7 +223,8 @@ static void checkNames(const SafetensorsFile &file, const Transfer &transfer,
       Shape wanted =
           transposedShape(shapeOf(param.stored), param.canonical_permutation);
       mgq_type type = typeOf(kind, param);
-      if (view->type != type || view->shape != wanted)
+      bool known = anyFloat ? isFloat(view->type) : view->type == type;
+      if (!known || view->shape != wanted)
         fail("'{}' does not fit: tensor '{}' is {} {}, expected {} {}",
              file.path(), name, typeName(view->type), shapeText(view->shape),
              typeName(type), shapeText(wanted));
@@ -235,8 +241,8 @@ static void readKinds(const SafetensorsFile &file, Transfer &transfer,
   for (const Kind &kind : kinds)
     for (int32_t i : transfer.paramsWith(kind.part)) {
       std::string name = std::string(kind.prefix) + program.params[i].name;
-      const TensorView *view = file.find(name);
-      transfer.write(i, kind.part, view->type, view->data);
+      const TensorView &view = *file.find(name);
+      transfer.write(i, kind.part, view.type, view.data);
     }
 }
 
@@ -317,4 +323,10 @@ TrainerState mgq::rt::loadCheckpoint(const std::string &path,
   readKinds(model, transfer, modelKinds);
   readKinds(optimizer, transfer, optimizerKinds);
   return state;
+}
+
+void mgq::rt::loadParameters(const std::string &path, Transfer &transfer) {
+  SafetensorsFile file(path);
+  checkNames(file, transfer, modelKinds, /*anyFloat=*/true);
+  readKinds(file, transfer, modelKinds);
 }

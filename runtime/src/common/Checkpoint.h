@@ -50,6 +50,12 @@ void checkCheckpointFolder(const std::string &output);
 TrainerState loadCheckpoint(const std::string &path, Transfer &transfer);
 void acceptCheckpoint(Transfer &transfer);
 
+/// Reads the values of the trainable parameters, of any float type, from a file
+/// like a checkpoint's model.safetensors. Throws Error as loadCheckpoint()
+/// does. Rank 0 calls it while the others call acceptParameters().
+void loadParameters(const std::string &path, Transfer &transfer);
+void acceptParameters(Transfer &transfer);
+
 /// The checkpoint of the latest step in a folder, empty if there is none.
 std::string latestCheckpoint(const std::string &output);
 

@@ -48,6 +48,11 @@ void Chief::open(int64_t totalSteps, const TrainerState &state) {
   progress.emplace(totalSteps, state.step);
 }
 
+void Chief::started(int64_t step, double epoch) {
+  line.add("step", step);
+  line.add("epoch", epoch);
+}
+
 void Chief::stepped(const StepRecord &record, double bubble) {
   seconds.add(record.stepSeconds);
   if (bubble >= 0)

@@ -36,6 +36,9 @@ public:
   /// opens the log. Throws Error.
   void open(int64_t totalSteps, const TrainerState &state);
 
+  /// Instead of stepped(), where an evaluation follows no step.
+  void started(int64_t step, double epoch);
+
   /// After each step, in this order; an evaluation is optional. Allocate
   /// nothing but in evaluated().
   void stepped(const StepRecord &record, double bubble);

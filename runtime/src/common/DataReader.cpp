@@ -4,6 +4,7 @@
 #include "runtime/src/common/Error.h"
 #include "runtime/src/common/Glob.h"
 #include "runtime/src/common/Philox.h"
+#include "runtime/src/common/Program.h"
 #include <cmath>
 #include <cstring>
 
@@ -45,10 +46,36 @@ static std::vector<float> parseNumbers(std::string text) {
   return *from ? std::vector<float>() : numbers;
 }
 
-/// Mean or standard deviation of an image input: one number per channel.
+/// Which axis of an image input the numbers are for: [sample, channel, height,
+/// width], also with more axes after the samples (images of a sample) or after
+/// the channels (frames of a clip). Empty if none has as many entries.
+static std::optional<size_t> channelAxis(const Shape &shape,
+                                         const std::vector<float> &numbers) {
+  auto fits = [&](size_t axis) {
+    return axis < shape.size() &&
+           shape[axis] == static_cast<int64_t>(numbers.size());
+  };
+  if (shape.size() >= 4 && fits(shape.size() - 3))
+    return shape.size() - 3;
+  if (fits(1))
+    return 1;
+  return std::nullopt;
+}
+
+/// How many channels a shape may have: "3", "2 or 3".
+static std::string channelsText(const Shape &shape) {
+  if (shape.size() < 2)
+    return "0";
+  if (shape.size() > 4 && shape[shape.size() - 3] != shape[1])
+    return fmt::format("{} or {}", shape[shape.size() - 3], shape[1]);
+  return fmt::format("{}", shape[1]);
+}
+
+/// Mean or standard deviation of an image input: one number, or one per
+/// channel.
 static std::vector<float> channelNumbers(const SafetensorsFile &file,
                                          const mgq_input &input,
-                                         const char *suffix, int64_t channels) {
+                                         const char *suffix) {
   std::string key = std::string(input.name) + suffix;
   auto it = file.metadata().find(key);
   if (it == file.metadata().end())
@@ -56,11 +83,12 @@ static std::vector<float> channelNumbers(const SafetensorsFile &file,
          "'{}.std'; '{}' is missing",
          file.path(), input.name, input.name, input.name, key);
   std::vector<float> numbers = parseNumbers(it->second);
-  if (numbers.size() == 1)
-    numbers.resize(channels, numbers[0]);
-  if (static_cast<int64_t>(numbers.size()) != channels)
-    fail("'{}': metadata '{}' is '{}', expected {} numbers, one per channel",
-         file.path(), key, it->second, channels);
+  if (numbers.empty() ||
+      (numbers.size() != 1 && !channelAxis(shapeOf(input.tensor), numbers)))
+    fail("'{}': metadata '{}' is '{}', expected one number, or one for each of "
+         "the {} channels of {}",
+         file.path(), key, it->second, channelsText(shapeOf(input.tensor)),
+         shapeText(shapeOf(input.tensor)));
   return numbers;
 }
 
@@ -103,6 +131,10 @@ void DataReader::open(const std::string &path) {
 }
 
 void DataReader::openInput(Part &part, const mgq_input &input) {
+  if (randomOpOf(input) >= 0) {
+    part.columns.push_back({});
+    return;
+  }
   const std::string &path = part.file.path();
   const TensorView *view = part.file.find(input.name);
   if (!view) {
@@ -133,36 +165,64 @@ void DataReader::openInput(Part &part, const mgq_input &input) {
 
   int64_t count = elementCount(wanted).value();
   Column column{view->data, count * typeBytes(view->type), {}};
-  if (image) {
-    // [sample, channel, ...]
-    column.channels = wanted.size() > 1 ? wanted[1] : 1;
-    column.channelSize = 1;
-    for (size_t i = 2; i < wanted.size(); ++i)
-      column.channelSize *= wanted[i];
-    std::vector<float> mean =
-        channelNumbers(part.file, input, ".mean", column.channels);
-    std::vector<float> deviation =
-        channelNumbers(part.file, input, ".std", column.channels);
-    for (int64_t c = 0; c < column.channels; ++c) {
-      if (!(deviation[c] > 0))
-        fail("'{}': metadata '{}.std' is {} for channel {}, expected a "
-             "positive number",
-             path, input.name, deviation[c], c);
-      for (int value = 0; value < 256; ++value)
-        column.table.push_back((static_cast<float>(value) / 255.0f - mean[c]) /
-                               deviation[c]);
-    }
-  }
+  if (image)
+    openImage(part, input, column);
   part.columns.push_back(std::move(column));
+}
+
+/// Makes the table of a U8 image input.
+void DataReader::openImage(Part &part, const mgq_input &input, Column &column) {
+  Shape shape = shapeOf(input.tensor);
+  std::vector<float> mean = channelNumbers(part.file, input, ".mean");
+  std::vector<float> deviation = channelNumbers(part.file, input, ".std");
+  const std::vector<float> &longer =
+      mean.size() > deviation.size() ? mean : deviation;
+  column.channelSize = std::max<int64_t>(1, column.recordBytes);
+  if (longer.size() > 1) {
+    if (mean.size() > 1 && deviation.size() > 1 &&
+        mean.size() != deviation.size())
+      fail("'{}': metadata '{}.mean' has {} numbers, '{}.std' has {}",
+           part.file.path(), input.name, mean.size(), input.name,
+           deviation.size());
+    column.channelSize = 1;
+    for (size_t i = channelAxis(shape, longer).value() + 1; i < shape.size();
+         ++i)
+      column.channelSize *= shape[i];
+  }
+  column.channels = static_cast<int64_t>(longer.size());
+  mean.resize(longer.size(), mean[0]);
+  deviation.resize(longer.size(), deviation[0]);
+  for (int64_t c = 0; c < column.channels; ++c) {
+    if (!(deviation[c] > 0))
+      fail("'{}': metadata '{}.std' is {} for channel {}, expected a positive "
+           "number",
+           part.file.path(), input.name, deviation[c], c);
+    for (int value = 0; value < 256; ++value)
+      column.table.push_back((static_cast<float>(value) / 255.0f - mean[c]) /
+                             deviation[c]);
+  }
+}
+
+/// Whether a key says how images of an input are normalised.
+bool DataReader::isImageKey(const std::string &key) const {
+  for (int32_t i = 0; i < program.input_count; ++i)
+    if (key == std::string(program.inputs[i].name) + ".mean" ||
+        key == std::string(program.inputs[i].name) + ".std")
+      return true;
+  return false;
 }
 
 void DataReader::checkMetadata(const SafetensorsFile &file) const {
   for (int32_t i = 0; i < program.metadata_count; ++i) {
     const mgq_pair &pair = program.metadata[i];
-    if (strncmp(pair.key, "mgq.", 4) != 0)
+    bool isNumbers = isImageKey(pair.key);
+    if (!isNumbers && strncmp(pair.key, "mgq.", 4) != 0)
       continue;
     auto it = file.metadata().find(pair.key);
-    if (it != file.metadata().end() && it->second != pair.value)
+    if (it == file.metadata().end() || it->second == pair.value)
+      continue;
+    if (!isNumbers || parseNumbers(it->second).empty() ||
+        parseNumbers(it->second) != parseNumbers(pair.value))
       fail("'{}' was made for another model: metadata '{}' is '{}', the "
            "model's is '{}'",
            file.path(), pair.key, it->second, pair.value);
@@ -174,8 +234,12 @@ void DataReader::checkRange(const Part &part, int32_t index) const {
   if (input.limit <= 0 || isFloat(input.tensor.type) || !loaded[index])
     return;
   const Column &column = part.columns[index];
-  int64_t perRecord = column.recordBytes / typeBytes(input.tensor.type);
+  static constexpr int64_t checkedElements = 1 << 20;
+  int64_t bytes = typeBytes(input.tensor.type);
+  int64_t perRecord = column.recordBytes / bytes;
   for (int64_t i = 0; i < part.records * perRecord; ++i) {
+    if (i && i % checkedElements == 0)
+      part.file.release(column.data, column.data + i * bytes);
     int64_t value = integerAt(input.tensor.type, column.data, i);
     if ((value >= 0 && value < input.limit) ||
         (input.has_ignore_value && value == input.ignore_value))
@@ -185,15 +249,33 @@ void DataReader::checkRange(const Part &part, int32_t index) const {
          input.has_ignore_value ? fmt::format(" or {}", input.ignore_value)
                                 : "");
   }
+  part.file.release(column.data,
+                    column.data + part.records * column.recordBytes);
 }
 
-void DataReader::load(int64_t record, int32_t input, std::byte *target) const {
+const DataReader::Part &DataReader::partOf(int64_t record) const {
   size_t at = 0;
   while (record >= parts[at]->firstRecord + parts[at]->records)
     ++at;
-  const Column &column = parts[at]->columns[input];
+  return *parts[at];
+}
+
+void DataReader::prefetch(int64_t record) const {
+  const Part &part = partOf(record);
+  for (int32_t i = 0; i < program.input_count; ++i) {
+    const Column &column = part.columns[i];
+    const std::byte *from =
+        column.data + (record - part.firstRecord) * column.recordBytes;
+    if (loaded[i] && column.recordBytes)
+      part.file.prefetch(from, from + column.recordBytes);
+  }
+}
+
+void DataReader::load(int64_t record, int32_t input, std::byte *target) const {
+  const Part &part = partOf(record);
+  const Column &column = part.columns[input];
   const std::byte *from =
-      column.data + (record - parts[at]->firstRecord) * column.recordBytes;
+      column.data + (record - part.firstRecord) * column.recordBytes;
   if (!column.table.empty()) {
     auto *to = reinterpret_cast<float *>(target);
     for (int64_t i = 0; i < column.recordBytes; i += column.channelSize) {
@@ -208,6 +290,7 @@ void DataReader::load(int64_t record, int32_t input, std::byte *target) const {
   } else if (column.recordBytes) {
     memcpy(target, from, column.recordBytes);
   }
+  part.file.release(from, from + column.recordBytes);
 }
 
 RecordOrder::RecordOrder(int64_t records, int64_t perStep, bool shuffle,
@@ -222,6 +305,10 @@ RecordOrder::RecordOrder(int64_t records, int64_t perStep, bool shuffle,
          UINT32_MAX);
   if (shuffle)
     order.resize(records);
+}
+
+bool RecordOrder::isFree(int64_t step) const {
+  return !shuffle || step / epochSteps == orderEpoch;
 }
 
 int64_t RecordOrder::recordOf(int64_t step, int64_t index) {

@@ -28,15 +28,19 @@ public:
   /// A hash of a sample of the values of all inputs, whole if there are few.
   uint64_t fingerprint() const;
 
+  /// Lets the inputs of a record come from the disk meanwhile.
+  void prefetch(int64_t record) const;
+
   /// Copies input `input` of a record to `target` (the input's bytes).
-  /// Normalises U8 images, makes booleans 0 or 1. Allocates nothing.
+  /// Normalises U8 images, makes booleans 0 or 1. Allocates nothing. What was
+  /// read does not stay in the process, however large the files.
   void load(int64_t record, int32_t input, std::byte *target) const;
 
 private:
   /// One input in one file.
   struct Column {
-    const std::byte *data;
-    int64_t recordBytes;
+    const std::byte *data = nullptr;
+    int64_t recordBytes = 0;
     /// U8 image: value of [channel][byte]; empty: bytes are copied.
     std::vector<float> table;
     int64_t channels = 0, channelSize = 0;
@@ -51,6 +55,9 @@ private:
 
   void open(const std::string &path);
   void openInput(Part &part, const mgq_input &input);
+  void openImage(Part &part, const mgq_input &input, Column &column);
+  bool isImageKey(const std::string &key) const;
+  const Part &partOf(int64_t record) const;
   void checkMetadata(const SafetensorsFile &file) const;
   void checkRange(const Part &part, int32_t input) const;
 
@@ -69,6 +76,9 @@ public:
   RecordOrder(int64_t records, int64_t perStep, bool shuffle, uint64_t seed);
 
   int64_t stepsPerEpoch() const { return epochSteps; }
+
+  /// Whether asking for a step's records costs no new permutation.
+  bool isFree(int64_t step) const;
 
   /// `step` from 0, `index` below perStep.
   int64_t recordOf(int64_t step, int64_t index);

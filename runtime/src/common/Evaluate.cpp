@@ -64,7 +64,7 @@ void Evaluator::runRecord(const DataReader &data, int64_t record,
                           double *values) {
   values[1] = 1;
   if (program.loss_is_sum) {
-    executor.load(*count, data, record);
+    executor.load(*count, data, record, RandomKey());
     executor.run(*count, Phase::Count, -1);
     values[1] = static_cast<double>(*countPlace);
   }
@@ -73,7 +73,7 @@ void Evaluator::runRecord(const DataReader &data, int64_t record,
     if (entry.op->kind == MGQ_OP_SEND || entry.op->kind == MGQ_OP_RECEIVE) {
       ops.begin(entry);
     } else if (entry.op->kind == MGQ_OP_EVALUATE) {
-      executor.load(*entry.runnable, data, record);
+      executor.load(*entry.runnable, data, record, RandomKey());
       executor.run(*entry.runnable, Phase::Evaluate, -1);
       if (entry.loss)
         values[0] = static_cast<double>(*entry.loss);

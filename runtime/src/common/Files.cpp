@@ -2,6 +2,7 @@
 
 #include "runtime/src/common/Files.h"
 #include "runtime/src/common/Error.h"
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fcntl.h>
@@ -49,6 +50,26 @@ MappedFile::MappedFile(MappedFile &&other) noexcept
 MappedFile::~MappedFile() {
   if (bytes)
     munmap(bytes, length);
+}
+
+// A fault maps the pages around it, in windows of this size.
+static constexpr int64_t windowBytes = 1 << 16;
+
+/// Advises on the windows that a range touches. Advice may fail.
+static void advise(std::byte *start, int64_t length, int64_t begin, int64_t end,
+                   int advice) {
+  begin = begin / windowBytes * windowBytes;
+  end = std::min(length, (end + windowBytes - 1) / windowBytes * windowBytes);
+  if (begin < end)
+    (void)madvise(start + begin, end - begin, advice);
+}
+
+void MappedFile::release(const std::byte *begin, const std::byte *end) const {
+  advise(bytes, length, begin - bytes, end - bytes, MADV_DONTNEED);
+}
+
+void MappedFile::prefetch(const std::byte *begin, const std::byte *end) const {
+  advise(bytes, length, begin - bytes, end - bytes, MADV_WILLNEED);
 }
 
 static constexpr size_t writeBufferBytes = 1 << 20;
@@ -100,6 +121,22 @@ void AtomicFile::write(const void *data, size_t size) {
   }
   if (int code = writeAll(descriptor, from, size))
     fail("cannot write '{}': {}", finalPath, errorText(code));
+}
+
+void AtomicFile::writeAt(int64_t offset, const void *data, size_t size) {
+  flush();
+  const char *from = static_cast<const char *>(data);
+  while (size) {
+    ssize_t written = pwrite(descriptor, from, size, offset);
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written <= 0)
+      fail("cannot write '{}': {}", finalPath,
+           errorText(written < 0 ? errno : EIO));
+    from += written;
+    offset += written;
+    size -= written;
+  }
 }
 
 void AtomicFile::commit() {

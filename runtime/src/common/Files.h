@@ -24,6 +24,12 @@ public:
   const std::byte *data() const { return bytes; }
   int64_t size() const { return length; }
 
+  /// Takes the pages of a range out of this process; the system keeps them as
+  /// long as it likes, and reading them again is allowed.
+  void release(const std::byte *begin, const std::byte *end) const;
+  /// Lets a range come from the disk meanwhile.
+  void prefetch(const std::byte *begin, const std::byte *end) const;
+
 private:
   std::string filePath;
   std::byte *bytes = nullptr;
@@ -42,7 +48,11 @@ public:
 
   void write(const void *data, size_t size);
   void write(const std::string &text) { write(text.data(), text.size()); }
+  /// Writes at an offset in bytes, wherever write() goes on.
+  void writeAt(int64_t offset, const void *data, size_t size);
   void commit();
+
+  const std::string &temporary() const { return temporaryPath; }
 
 private:
   void flush();

@@ -105,6 +105,10 @@ static void addOutputOptions(CLI::App &app, Options &o) {
                  "go on from a checkpoint's folder, or from the latest one in "
                  "--output-dir (from the start if there is none)")
       ->type_name("DIR|latest");
+  app.add_option("--initial-parameters", o.initialParameters,
+                 "start from these values of the trainable parameters, not "
+                 "from the model's")
+      ->type_name("FILE.safetensors");
   app.add_option("--log-file", o.logFile, "one JSON object a step")
       ->type_name("FILE.jsonl");
   app.add_option("--logging-steps", o.loggingSteps, "log every N steps (1)")
@@ -227,6 +231,10 @@ static void checkOptions(const Options &o) {
     failUsage("--save-steps needs --output-dir");
   if (o.resume == "latest" && o.outputDir.empty())
     failUsage("--resume-from-checkpoint=latest needs --output-dir");
+  if (!o.initialParameters.empty() && !o.resume.empty() && o.resume != "latest")
+    failUsage(
+        "--initial-parameters is for a run from the start, "
+        "--resume-from-checkpoint for one that goes on; give one of them");
   if (o.evalSteps && o.evalData.empty())
     failUsage("--eval-steps needs --eval-data");
 }

@@ -49,6 +49,7 @@ struct Options {
   int64_t saveSteps = 0; ///< 0: at the end only.
   int64_t saveTotalLimit = 0;
   std::string resume;
+  std::string initialParameters;
   std::string logFile;
   int64_t loggingSteps = 1;
   std::string dumpGradients, trace, profile, summary;

@@ -3,6 +3,8 @@
 #include "runtime/src/common/Program.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/common/Types.h"
+#include <charconv>
+#include <string_view>
 
 using namespace mgq::rt;
 
@@ -83,6 +85,19 @@ std::vector<bool> mgq::rt::loadedInputs(const mgq_program &program,
     }
   });
   return loaded;
+}
+
+int32_t mgq::rt::randomOpOf(const mgq_input &input) {
+  static constexpr std::string_view prefix = MGQ_RANDOM_INPUT;
+  std::string_view name = input.name;
+  if (name.substr(0, prefix.size()) != prefix)
+    return -1;
+  int32_t number = -1;
+  std::from_chars(name.data() + prefix.size(), name.data() + name.size(),
+                  number);
+  if (number < 0 || input.tensor.type != MGQ_I64 || input.tensor.bytes != 32)
+    fail("the program's tables are damaged: input '{}'", input.name);
+  return number;
 }
 
 int32_t mgq::rt::lossStage(const mgq_program &program) {

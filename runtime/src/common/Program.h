@@ -51,6 +51,9 @@ std::vector<bool> usedParams(const mgq_program &program, const mgq_rank &rank);
 std::vector<bool> loadedInputs(const mgq_program &program,
                                const mgq_rank &rank);
 
+/// The number of the dropout op whose key an input is, -1: the input is data.
+int32_t randomOpOf(const mgq_input &input);
+
 /// The stage that has the loss.
 int32_t lossStage(const mgq_program &program);
 

@@ -8,9 +8,10 @@
 namespace mgq::rt {
 
 /// A rank's part of --summary, as JSON. `peakBytes`: see cli.md; `sent`: over
-/// all training steps of the run; `threads`: of compute.
+/// all training steps of the run; `dataSeconds`: of a step, spent on reading
+/// data; `threads`: of compute.
 std::string summaryOf(const RankView &view, int64_t peakBytes,
-                      const SentBytes &sent, int threads);
+                      const SentBytes &sent, double dataSeconds, int threads);
 
 /// A rank's part of --profile, as JSON: mean seconds per micro-batch of the
 /// layers that it runs.

@@ -10,7 +10,8 @@ using namespace mgq::rt;
 using nlohmann::ordered_json;
 
 std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
-                               const SentBytes &sent, int threads) {
+                               const SentBytes &sent, double dataSeconds,
+                               int threads) {
   const mgq_memory &memory = view.tables.memory;
   ordered_json bytes;
   for (int32_t traffic :
@@ -30,6 +31,7 @@ std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
                          {"activations", memory.activations},
                          {"scratch", memory.scratch}}},
                        {"bytes_sent", bytes},
+                       {"data_seconds", dataSeconds},
                        {"step_flops", view.tables.step_flops}};
   return json.dump();
 }

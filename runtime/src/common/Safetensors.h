@@ -30,6 +30,14 @@ class SafetensorsFile {
 public:
   explicit SafetensorsFile(const std::string &path);
 
+  /// See MappedFile.
+  void release(const std::byte *begin, const std::byte *end) const {
+    file.release(begin, end);
+  }
+  void prefetch(const std::byte *begin, const std::byte *end) const {
+    file.prefetch(begin, end);
+  }
+
   const std::string &path() const { return file.path(); }
   const std::map<std::string, TensorView> &tensors() const { return views; }
   const std::map<std::string, std::string> &metadata() const { return pairs; }

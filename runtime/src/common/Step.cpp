@@ -35,7 +35,8 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
           parts.group, parts.trace),
       reducer(view, parts.arena, parts.group),
       byTokens(reducesByTokens(view.program, options)),
-      skipNonfinite(options.skipNonfinite), lossRank(lossStage(view.program)) {
+      skipNonfinite(options.skipNonfinite), seed(options.seed),
+      lossRank(lossStage(view.program)) {
   Slots none(view.tables.chunk_count, -1);
   count = &parts.executor.prepare(view.tables.count, -1, none);
   countPlace = reinterpret_cast<float *>(parts.executor.resolve(
@@ -58,6 +59,11 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
   };
 }
 
+RandomKey StepRunner::keyOf(const StepInput &input, int32_t microBatch) const {
+  int64_t before = int64_t{view.replica} * program.micro_batches + microBatch;
+  return {seed, input.step, before * program.micro_batch_size, false};
+}
+
 int64_t StepRunner::recordOf(const StepInput &input, int32_t microBatch,
                              RecordOrder &order) const {
   return order.recordOf(
@@ -70,7 +76,8 @@ void StepRunner::countTargets(const StepInput &input, const DataReader &data,
     counts[1 + i] = 1;
     if (!program.loss_is_sum)
       continue;
-    parts.executor.load(*count, data, recordOf(input, i, order));
+    parts.executor.load(*count, data, recordOf(input, i, order),
+                        keyOf(input, i));
     parts.executor.run(*count, Phase::Count, i);
     counts[1 + i] = static_cast<double>(*countPlace);
   }
@@ -117,7 +124,8 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
     fail("the program's tables are damaged: a step evaluates");
   if (entry.runnable->sequence->load_count)
     parts.executor.load(*entry.runnable, data,
-                        recordOf(input, op.micro_batch, order));
+                        recordOf(input, op.micro_batch, order),
+                        keyOf(input, op.micro_batch));
   if (entry.seed)
     *entry.seed = seedOf(op.micro_batch);
   running = &entry;
@@ -132,10 +140,21 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
     results[norms.size() + op.micro_batch] = static_cast<double>(*entry.loss);
 }
 
-StepResult StepRunner::run(const StepInput &input, const DataReader &data,
-                           RecordOrder &order) {
+/// The next step's records come from the disk while this one computes.
+void StepRunner::prefetchNext(StepInput input, const DataReader &data,
+                              RecordOrder &order) const {
+  ++input.step;
+  if (!order.isFree(input.step))
+    return;
+  for (int32_t i = 0; i < program.micro_batches; ++i)
+    data.prefetch(recordOf(input, i, order));
+}
+
+StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
+                              RecordOrder &order) {
   StepResult result;
   countTargets(input, data, order);
+  prefetchNext(input, data, order);
   result.signal = exchangeCounts(input.signal);
   if (result.signal)
     return result;

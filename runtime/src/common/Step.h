@@ -13,7 +13,7 @@ namespace mgq::rt {
 
 /// What one step needs to know.
 struct StepInput {
-  int64_t step;          ///< From 0: selects the records.
+  int64_t step;          ///< From 0: selects the records, and what drops.
   int64_t updates;       ///< AdamW updates so far.
   double epoch;          ///< Before the step, for clipping.
   double learningFactor; ///< The schedule's.
@@ -51,7 +51,13 @@ public:
 
   /// Throws Error for gradients that are not finite under --on-nonfinite=stop.
   StepResult run(const StepInput &input, const DataReader &data,
-                 RecordOrder &order);
+                 RecordOrder &order) {
+    double before = parts.executor.loadSeconds();
+    StepResult result = runOps(input, data, order);
+    (runs++ ? loadedLater : loadedFirst) +=
+        parts.executor.loadSeconds() - before;
+    return result;
+  }
 
   /// Called once, with the gradients of the next step before clipping.
   void onGradients(std::function<void()> hook) {
@@ -61,12 +67,21 @@ public:
   /// Added to this rank's clock it is rank 0's, in seconds.
   void setClockOffset(double seconds) { clockOffset = seconds; }
 
+  /// Spent on reading data, mean of the steps but the first, which warms up.
+  double dataSeconds() const {
+    return runs > 1 ? loadedLater / static_cast<double>(runs - 1) : loadedFirst;
+  }
+
   /// In all steps so far.
   const SentBytes &sent() { return ops.sent(); }
 
 private:
+  StepResult runOps(const StepInput &input, const DataReader &data,
+                    RecordOrder &order);
   void countTargets(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
+  void prefetchNext(StepInput input, const DataReader &data,
+                    RecordOrder &order) const;
   int exchangeCounts(int signal);
   void compute(OpList::Entry &entry, const StepInput &input,
                const DataReader &data, RecordOrder &order);
@@ -75,6 +90,7 @@ private:
   void sumLosses(StepResult &result) const;
   int64_t recordOf(const StepInput &input, int32_t microBatch,
                    RecordOrder &order) const;
+  RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
   float seedOf(int32_t microBatch) const;
 
   const RankView &view;
@@ -85,9 +101,12 @@ private:
   const Runnable *count;
   float *countPlace;
   bool byTokens, skipNonfinite;
+  uint64_t seed;               ///< Of dropout.
   int32_t lossRank;            ///< In the first replica.
   std::vector<int32_t> owners; ///< Stage of each trainable parameter.
   double clockOffset = 0;
+  double loadedFirst = 0, loadedLater = 0; ///< Seconds, see dataSeconds().
+  int64_t runs = 0;
   std::function<void()> gradientHook;
 
   // Of the running step. Counts: of own micro-batches behind the signal;

@@ -10,6 +10,7 @@
 namespace mgq::rt {
 
 enum class Phase : uint8_t {
+  Load, ///< Copying inputs out of the data.
   Count,
   Forward,
   Backward,

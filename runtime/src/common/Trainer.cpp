@@ -106,8 +106,13 @@ void Trainer::openData() {
   state.microBatches = int64_t{program.micro_batches} * program.replicas;
 }
 
+namespace {
+/// Where the trainable parameters come from.
+enum class Source : int64_t { Model, Parameters, Checkpoint };
+} // namespace
+
 /// Rank 0: the state of the checkpoint to go on from, whose tensors go to all
-/// ranks; step -1: there is none.
+/// ranks; step -1: there is none. Then initial parameters go to all.
 TrainerState Trainer::loadState() {
   TrainerState none;
   none.step = -1;
@@ -119,11 +124,18 @@ TrainerState Trainer::loadState() {
     if (path.empty())
       printError("note: no checkpoint in '{}', starting anew",
                  options.outputDir);
+    else if (!options.initialParameters.empty())
+      printError("note: going on from '{}', not from --initial-parameters",
+                 path);
   }
   // Others wait for tensors or for this.
-  int64_t found = path.empty() ? 0 : 1;
-  group.fromFirst(found);
-  if (!found)
+  Source source = !path.empty()                       ? Source::Checkpoint
+                  : options.initialParameters.empty() ? Source::Model
+                                                      : Source::Parameters;
+  group.fromFirst(source);
+  if (source == Source::Parameters)
+    loadParameters(options.initialParameters, *transfer);
+  if (source != Source::Checkpoint)
     return none;
   TrainerState loaded = loadCheckpoint(path, *transfer);
   if (loaded.step > totalSteps && !options.dryRun)
@@ -151,9 +163,11 @@ void Trainer::resume() {
     std::copy(loaded.clipHistory.end() - static_cast<ptrdiff_t>(norms),
               loaded.clipHistory.end(), numbers.history);
   } else {
-    int64_t found = 0;
-    group.fromFirst(found);
-    if (found)
+    Source source = Source::Model;
+    group.fromFirst(source);
+    if (source == Source::Parameters)
+      acceptParameters(*transfer);
+    else if (source == Source::Checkpoint)
       acceptCheckpoint(*transfer);
   }
   group.fromFirst(numbers);
@@ -235,7 +249,7 @@ int Trainer::run() {
     if (orders.saveSteps && state.step % orders.saveSteps == 0)
       save();
   if (!endSignal && state.step == totalSteps && evaluatedStep != state.step)
-    evaluateNow();
+    evaluateOnly();
   finish();
   return endSignal ? 128 + endSignal : 0;
 }
@@ -286,6 +300,17 @@ void Trainer::evaluateNow() {
     chief->evaluated(state.step, evaluation, evaluator->scalarOutputs());
 }
 
+/// Evaluates where no step did: a line of the log for itself.
+void Trainer::evaluateOnly() {
+  if (!evalData)
+    return;
+  if (chief)
+    chief->started(state.step, epochAfter(state.step));
+  evaluateNow();
+  if (chief)
+    chief->logStep(state.step, /*wasEvaluated=*/true);
+}
+
 void Trainer::save() {
   savedStep = state.step;
   if (!chief)
@@ -329,8 +354,8 @@ void Trainer::report() {
     // Threads share a process, whose growth says nothing about one of them.
     bool shared = group.inProcess() && group.size() > 1;
     int64_t peak = shared ? view.tables.arena_bytes : arena->peakBytes();
-    std::vector<std::string> texts = group.gatherText(
-        summaryOf(view, peak, runner->sent(), pool->threads()));
+    std::vector<std::string> texts = group.gatherText(summaryOf(
+        view, peak, runner->sent(), runner->dataSeconds(), pool->threads()));
     if (chief)
       chief->writeSummary(state, texts);
   }

@@ -43,6 +43,7 @@ private:
   double epochAfter(int64_t steps) const;
   bool trainOne();
   void evaluateNow();
+  void evaluateOnly();
   void save();
   void finish();
   void report();

@@ -3,7 +3,6 @@
 #include "runtime/src/common/Transfer.h"
 #include "runtime/src/common/Types.h"
 #include <algorithm>
-#include <cstring>
 
 using namespace mgq::rt;
 
@@ -55,17 +54,14 @@ void Transfer::copyOut(int32_t param, ParamPart part, int64_t begin,
 }
 
 void Transfer::copyIn(int32_t param, ParamPart part, int64_t begin,
-                      int64_t count, const std::byte *from) {
+                      int64_t count, const float *from) {
   const mgq_param &entry = view.program.params[param];
   float *to = arena.floatsAt(offsetOf(places[view.stage][param], part));
-  if (!entry.canonical_permutation) {
-    memcpy(to + begin, from, count * sizeof(float));
-    return;
-  }
-  std::vector<float> aligned(count);
-  memcpy(aligned.data(), from, count * sizeof(float));
-  untranspose(aligned.data(), to, shapeOf(entry.stored),
-              entry.canonical_permutation, begin, count);
+  if (entry.canonical_permutation)
+    untranspose(from, to, shapeOf(entry.stored), entry.canonical_permutation,
+                begin, count);
+  else
+    std::copy(from, from + count, to + begin);
 }
 
 void Transfer::read(int32_t param, ParamPart part, int64_t begin, int64_t count,
@@ -96,12 +92,10 @@ void Transfer::serve(const std::vector<ParamPart> &parts) {
 void Transfer::write(int32_t param, ParamPart part, mgq_type type,
                      const std::byte *canonical) {
   forPieces(param, [&](int64_t begin, int64_t count) {
-    const std::byte *from = canonical + begin * typeBytes(type);
-    if (type != MGQ_F32) {
-      buffer.resize(std::max<size_t>(buffer.size(), count));
-      convertToFloat(type, from, buffer.data(), count);
-      from = reinterpret_cast<const std::byte *>(buffer.data());
-    }
+    buffer.resize(std::max<size_t>(buffer.size(), count));
+    const float *from = buffer.data();
+    convertToFloat(type, canonical + begin * typeBytes(type), buffer.data(),
+                   count);
     std::vector<int64_t> requests;
     for (int32_t rank = 1; rank < group.size(); ++rank)
       if (offsetOf(places[rank % view.program.stages][param], part) >= 0)
@@ -121,8 +115,7 @@ void Transfer::accept(const std::vector<ParamPart> &parts) {
       forPieces(param, [&](int64_t begin, int64_t count) {
         buffer.resize(std::max<size_t>(buffer.size(), count));
         group.receiveNow(buffer.data(), count * 4, 0, TagTensor);
-        copyIn(param, part, begin, count,
-               reinterpret_cast<const std::byte *>(buffer.data()));
+        copyIn(param, part, begin, count, buffer.data());
       });
     }
 }

@@ -35,8 +35,8 @@ public:
   /// trainable parameters, part by part.
   void serve(const std::vector<ParamPart> &parts);
 
-  /// Rank 0: hands a whole parameter, of a float type, maybe unaligned, to all
-  /// ranks that keep the part.
+  /// Rank 0: hands a whole parameter, of a float type and maybe unaligned, to
+  /// all ranks that keep the part, as f32.
   void write(int32_t param, ParamPart part, mgq_type type,
              const std::byte *canonical);
   /// Other ranks: takes what rank 0 writes, part by part.
@@ -50,7 +50,7 @@ private:
   void copyOut(int32_t param, ParamPart part, int64_t begin, int64_t count,
                float *to);
   void copyIn(int32_t param, ParamPart part, int64_t begin, int64_t count,
-              const std::byte *from);
+              const float *from);
   template <typename Visit>
   void forPieces(int32_t param, Visit visit) const;
 

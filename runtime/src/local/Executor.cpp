@@ -3,6 +3,7 @@
 #include "runtime/src/local/Executor.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/local/ThreadPool.h"
+#include <cstring>
 
 using namespace mgq::rt;
 
@@ -40,6 +41,8 @@ Executor::Executor(const RankView &view, Arena &arena, const Weights &weights,
     : view(view), arena(arena), weights(weights), trace(trace),
       pulse(std::move(pulse)), times(view.program.layer_count),
       forwards(view.tables.chunk_count) {
+  for (int32_t i = 0; i < view.program.input_count; ++i)
+    randomOps.push_back(randomOpOf(view.program.inputs[i]));
   Slots none(view.tables.chunk_count, -1);
   prepareFrozen = &prepare(view.tables.prepare_frozen, -1, none);
   prepareTrainable = &prepare(view.tables.prepare_trainable, -1, none);
@@ -129,10 +132,22 @@ void Executor::resetTimes() {
 }
 
 void Executor::load(const Runnable &runnable, const DataReader &data,
-                    int64_t record) {
+                    int64_t record, const RandomKey &key) {
+  double start = secondsNow();
   const mgq_sequence &sequence = *runnable.sequence;
-  for (int32_t i = 0; i < sequence.load_count; ++i)
-    data.load(record, sequence.loads[i].input, runnable.loads[i]);
+  for (int32_t i = 0; i < sequence.load_count; ++i) {
+    int32_t input = sequence.loads[i].input, op = randomOps[input];
+    if (op < 0) {
+      data.load(record, input, runnable.loads[i]);
+      continue;
+    }
+    int64_t values[4] = {static_cast<int64_t>(key.seed), key.step,
+                         key.firstSample, key.off ? -1 : op};
+    memcpy(runnable.loads[i], values, sizeof values);
+  }
+  double seconds = secondsNow() - start;
+  loading += seconds;
+  trace.add(Phase::Load, "data", start, seconds, -1);
 }
 
 void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,

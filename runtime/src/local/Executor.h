@@ -33,6 +33,13 @@ struct Runnable {
   std::vector<std::byte *> loads;   ///< Where each load goes.
 };
 
+/// What dropout depends on: see MGQ_RANDOM_INPUT.
+struct RandomKey {
+  uint64_t seed = 0;
+  int64_t step = 0, firstSample = 0;
+  bool off = true; ///< Evaluation.
+};
+
 /// Runs sequences on one arena. Places are resolved once, by prepare(); load()
 /// and run() allocate nothing.
 class Executor {
@@ -52,8 +59,9 @@ public:
   std::byte *resolve(const mgq_ref &ref, int64_t bytes, const Slots &slots,
                      const char *what);
 
-  /// Copies what a sequence loads of a record.
-  void load(const Runnable &runnable, const DataReader &data, int64_t record);
+  /// Copies what a sequence loads of a record, and makes its keys.
+  void load(const Runnable &runnable, const DataReader &data, int64_t record,
+            const RandomKey &key);
 
   /// Runs the calls. `afterCall` is told the number of each call that has run.
   /// Throws Error after an index outside its range, naming node and layer.
@@ -67,6 +75,9 @@ public:
   /// Forward runs of a local chunk that layerTimes() covers.
   int64_t forwardRuns(int32_t chunk) const { return forwards[chunk]; }
 
+  /// Spent in load() so far.
+  double loadSeconds() const { return loading; }
+
   /// Forgets measured times: after the first step, which warms up.
   void resetTimes();
 
@@ -76,8 +87,10 @@ private:
   const Weights &weights;
   Trace &trace;
   std::function<void()> pulse;
+  std::vector<int32_t> randomOps; ///< By input; -1: data.
   std::vector<LayerTime> times;
   std::vector<int64_t> forwards;
+  double loading = 0;
   std::deque<Runnable> runnables; // Addresses stay.
   const Runnable *prepareFrozen, *prepareTrainable;
 };

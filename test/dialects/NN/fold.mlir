@@ -128,3 +128,17 @@ func.func @sums() -> (tensor<2xi64>, tensor<3xi64>) {
   %c = nn.cumsum %v axis 0 exclusive reverse : (tensor<3xi64>) -> tensor<3xi64>
   return %p, %c : tensor<2xi64>, tensor<3xi64>
 }
+
+// -----
+
+// A key of -1 drops nothing; any other stays for the run.
+// CHECK-LABEL: @dropout(%arg0: tensor<2x3xf32>)
+func.func @dropout(%x: tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>) {
+  // CHECK: %[[Y:.*]] = nn.dropout
+  // CHECK: return %arg0, %[[Y]]
+  %off = nn.constant dense<[0, 0, 0, -1]> : tensor<4xi64>
+  %on = nn.constant dense<[0, 0, 0, 1]> : tensor<4xi64>
+  %0 = nn.dropout %x, %off ratio 0.5 samples 2 : (tensor<2x3xf32>, tensor<4xi64>) -> tensor<2x3xf32>
+  %1 = nn.dropout %x, %on ratio 0.5 samples 2 : (tensor<2x3xf32>, tensor<4xi64>) -> tensor<2x3xf32>
+  return %0, %1 : tensor<2x3xf32>, tensor<2x3xf32>
+}

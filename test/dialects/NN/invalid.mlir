@@ -305,3 +305,27 @@ func.func @f(%x: tensor<2x3xf32>, %l: tensor<3xi64>) {
   %0 = nn.cross_entropy %x, %l : (tensor<2x3xf32>, tensor<3xi64>) -> tensor<2xf32>
   return
 }
+
+// -----
+
+func.func @dropout_c1(%x: tensor<3x4xf32>, %key: tensor<4xi64>) {
+  // expected-error @below {{'nn.dropout' op of 'tensor<3x4xf32>': the leading dimension does not hold 2 samples}}
+  %0 = nn.dropout %x, %key ratio 0.5 samples 2 : (tensor<3x4xf32>, tensor<4xi64>) -> tensor<3x4xf32>
+  return
+}
+
+// -----
+
+func.func @dropout_c2(%x: tensor<3x4xf32>, %key: tensor<4xi64>) {
+  // expected-error @below {{'nn.dropout' op has ratio 0.000000e+00, expected more than 0 and at most 1}}
+  %0 = nn.dropout %x, %key ratio 0.0 samples 1 : (tensor<3x4xf32>, tensor<4xi64>) -> tensor<3x4xf32>
+  return
+}
+
+// -----
+
+func.func @dropout_key(%x: tensor<3x4xf32>, %key: tensor<2xi64>) {
+  // expected-error @below {{'nn.dropout' op has a key of type 'tensor<2xi64>', expected [4]}}
+  %0 = nn.dropout %x, %key ratio 0.5 samples 1 : (tensor<3x4xf32>, tensor<2xi64>) -> tensor<3x4xf32>
+  return
+}

@@ -35,6 +35,13 @@ func.func @elementwise(%x: tensor<2x4xf32>, %y: tensor<4xf32>) {
   return
 }
 
+// CHECK-LABEL: @dropout
+func.func @dropout(%x: tensor<4x6xbf16>, %key: tensor<4xi64>) {
+  // CHECK: nn.dropout %{{.*}}, %{{.*}} ratio 5.000000e-02 samples 2 : (tensor<4x6xbf16>, tensor<4xi64>) -> tensor<4x6xbf16>
+  %0 = nn.dropout %x, %key ratio 0.05 samples 2 : (tensor<4x6xbf16>, tensor<4xi64>) -> tensor<4x6xbf16>
+  return
+}
+
 // CHECK-LABEL: @products
 func.func @products(%x: tensor<2x3x4xf32>, %w: tensor<8x4xf32>, %i: tensor<1x4x6x6xf32>, %k: tensor<8x2x3x3xf32>) {
   // CHECK: nn.matmul %{{.*}}, %{{.*}} transpose_b : (tensor<2x3x4xf32>, tensor<8x4xf32>) -> tensor<2x3x8xf32>

@@ -53,6 +53,22 @@ def external(location, offset=0, length=24):
     return result
 
 
+def dropout(mask="", shape=(2, 4), batch=2, ratio=0.25, inputs=(), opset=20, **attributes):
+    """Two dropouts in training mode, of x and of -x; batch: samples of x's neighbour."""
+    if opset < 12:
+        attributes["ratio"] = ratio
+        first = node("Dropout", "x", "y", "the_node", **attributes)
+        return model([first], [value("x", shape)], [value("y", shape)], opset=opset)
+    nodes = [node("Dropout", "x ratio on", f"y {mask}", "the_node", seed=7),
+             node("Neg", "y", "n"), node("Dropout", "n ratio on", "z", "second")]
+    given = {i.name for i in inputs}
+    constants = [array("ratio", ratio), array("on", True, np.bool_)]
+    results = [value("z", shape)] + ([value(mask, shape, B)] if mask else [])
+    return model(
+        nodes, [value("first", [batch, 1]), value("x", shape), *inputs], results,
+        [c for c in constants if c.name not in given], opset=opset)
+
+
 def constant_if():
     """An If with a constant condition, in whose branch the outer graph is seen."""
     def branch(op):
@@ -258,9 +274,20 @@ CASES = {
     "external_short": lambda: external("weights.bin", offset=8), "external_parent": lambda: external("../w.bin"),
     "external_absolute": lambda: external("/w.bin"), "external_link": lambda: external("weights.bin"),
     "external_length": lambda: external("weights.bin", length=8),
-    "training_dropout": lambda: model(
-        [node("Dropout", "x ratio on", "y", "the_node")], [value("x", [2])], [value("y", [2])],
-        [array("ratio", 0.5), array("on", True, np.bool_)]),
+    "dropout": lambda: dropout(),
+    "dropout_mask": lambda: dropout("kept"),
+    "dropout_nothing": lambda: dropout(ratio=0.0),
+    "dropout_rows": lambda: dropout(shape=[3, 4], batch=2),
+    "dropout_ratio": lambda: dropout(ratio=1.5),
+    "dropout_input_mode": lambda: dropout(inputs=[value("on", [], B)]),
+    "dropout_input_ratio": lambda: dropout(inputs=[value("ratio", [])]),
+    "dropout_old": lambda: dropout(opset=6), "dropout_old_test": lambda: dropout(opset=6, is_test=1),
+    "dropout_middle": lambda: dropout(opset=10),
+    "training_batchnorm": lambda: model(
+        [node("BatchNormalization", "x s s s s", "y m v", "the_node", training_mode=1)],
+        [value("x", [2, 3])], [value("y", [2, 3])], [array("s", [1, 1, 1])]),
+    "random_input": lambda: model(
+        [node("Neg", "mgq.random.0", "y")], [value("mgq.random.0", [4])], [value("y", [4])]),
     "run_time_shape": lambda: model(
         [node("Reshape", "x to", "y", "the_node")], [value("x", [4]), value("to", [2], I)], [value("y", [2, 2])]),
     "bad_matmul": lambda: model(

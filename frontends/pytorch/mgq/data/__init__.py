@@ -1,0 +1,1 @@
+"""Conversations with pictures -> training data, for mgq-prepare."""

@@ -1,0 +1,108 @@
+"""mgq-export from folders and files: the same model whatever layout its weights come in."""
+
+import unittest
+
+import checkpoints
+import fixtures
+import torch
+from export_case import ExportTest, first, load, random_records, torch_loss
+from mgq import onnx_weights, tokenizer
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+TOKEN = 7  # that images replace
+TABLE = 512  # tokens, enough for the tests' tokenizer
+
+
+class SourcesTest(ExportTest):
+    """One set of random weights in every layout."""
+
+    def setUp(self):
+        super().setUp()
+        draw = checkpoints.Draw(1)
+        self.eva, self.blip2 = checkpoints.make_eva(draw), checkpoints.make_blip2(draw)
+        self.qwen = checkpoints.make_qwen(draw)
+        self.projection = draw.linear("llm_proj", checkpoints.QWEN_WIDTH, checkpoints.BERT_WIDTH)
+        self.all = self.eva | self.blip2 | self.qwen | self.projection
+        torch.save(self.eva, self.work / "eva_vit_g.pth")
+        torch.save({"model": self.blip2}, self.work / "blip2.pth")
+        torch.save(self.projection, self.work / "proj.pth")
+
+    def options(self, vision="eva_vit_g.pth", qformer="blip2.pth", llm="qwen"):
+        """Options that name the three, and a projection."""
+        return ["--vision", self.work / vision, "--qformer", self.work / qformer,
+                "--llm", self.work / llm, "--projection", self.work / "proj.pth",
+                "--image-token-id", TOKEN, "--length", 24, "--micro-batch", 2]
+
+    def test_lavis_and_qwen(self):
+        """LAVIS files and a first-generation folder mean what their own models compute."""
+        checkpoints.write_qwen(self.work / "qwen", self.qwen, shards=3)
+        path = self.export(*self.options())
+        model = load(path)
+        records = random_records(model, 2, 2)
+        records["attention_mask"][:, 1, -3:] = 0
+        records["labels"][:, 1, -3:] = -100
+        batch = first(records)
+        expected = checkpoints.loss(self.all, batch, TOKEN)
+        self.assert_close(torch_loss(model, batch), expected, 1e-6)
+        self.assert_close(self.run_graph(path, batch), expected)
+        log, gradients = self.train(path, records)
+        self.assert_close(log[0]["loss"], expected)
+        weight = self.all["llm_proj.weight"].requires_grad_()
+        checkpoints.loss(self.all, batch, TOKEN).backward()
+        self.assert_close(gradients["llm_proj.weight"], weight.grad, 1e-4)
+
+    def test_huggingface(self):
+        """Folders that Hugging Face's classes save give the same loss, sharded or not."""
+        checkpoints.write_qwen(self.work / "qwen", self.qwen)
+        lavis = self.export(*self.options())
+        batch = first(random_records(load(lavis), 1, 2))
+        expected = self.run_graph(lavis, batch)
+        for shards in (None, "60KB"):
+            blip2, qwen2 = f"blip2-{shards}", f"qwen2-{shards}"
+            checkpoints.write_blip2(self.work / blip2, self.all, shards)
+            checkpoints.write_qwen2(self.work / qwen2, checkpoints.to_qwen2(self.qwen), shards)
+            several = (self.work / qwen2 / "model.safetensors.index.json").exists()
+            self.assertEqual(several, shards is not None)
+            path = self.export(*self.options(blip2, blip2, qwen2))
+            # The norm after the ViT has 1e-6 in one and 1e-5 in the other.
+            self.assert_close(self.run_graph(path, batch), expected)
+            self.assert_close(torch_loss(load(path), batch), expected)
+
+    def test_tied_embeddings(self):
+        """A folder whose embedding table is its head too gives what a copy with two tables does."""
+        checkpoints.write_qwen(self.work / "qwen", self.qwen)
+        config = Qwen2Config(
+            vocab_size=TABLE, hidden_size=64, intermediate_size=56, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+        )
+        torch.manual_seed(0)
+        model = Qwen2ForCausalLM(config)
+        model.save_pretrained(self.work / "tied")
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+        model.config.tie_word_embeddings = False
+        model.save_pretrained(self.work / "untied")
+        fixtures.hf_tokenizer(self.work / "tied")
+        tied = self.export(*self.options(llm="tied"), name="tied.onnx")
+        untied = self.export(*self.options(llm="untied"), name="untied.onnx")
+        batch = first(random_records(load(untied), 1, 2))
+        loss = self.run_graph(untied, batch)
+        self.assertEqual(self.run_graph(tied, batch), loss)
+        self.assert_close(torch_loss(load(tied), batch), loss)
+
+    def test_image_token_of_the_tokenizer(self):
+        """A tokenizer beside the language model tells the image token."""
+        torch.manual_seed(0)
+        config = Qwen2Config(
+            vocab_size=TABLE, hidden_size=64, intermediate_size=56, num_hidden_layers=1,
+            num_attention_heads=4, num_key_value_heads=2,
+        )
+        Qwen2ForCausalLM(config).save_pretrained(self.work / "llm")
+        fixtures.hf_tokenizer(self.work / "llm")
+        options = [word for word in self.options(llm="llm") if word not in ("--image-token-id", TOKEN)]
+        proto = onnx_weights.read_onnx(self.export(*options))
+        token = tokenizer.load(self.work / "llm").image
+        self.assertEqual(onnx_weights.read_metadata(proto)["mgq.image_token_id"], str(token))
+
+
+if __name__ == "__main__":
+    unittest.main()
