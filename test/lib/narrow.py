@@ -8,7 +8,7 @@ the same bits.
 
 import ml_dtypes
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 TYPES = {
     "bf16": (TensorProto.BFLOAT16, np.dtype(ml_dtypes.bfloat16)),
@@ -48,20 +48,32 @@ def widen(model, kind, chosen=lambda name: True):
 
 
 def add_casts(model, kind, names):
-    """All users of initializers `names`, of type `kind`, read them cast to f32."""
-    wide = {name: f"{name}.f32" for name in names}
-    for node in model.graph.node:
-        for i, name in enumerate(node.input):
-            node.input[i] = wide.get(name, name)
-    nodes = [
-        helper.make_node("Cast", [name], [output], name=f"/cast/{name}", to=TensorProto.FLOAT)
-        for name, output in wide.items()
-    ] + list(model.graph.node)
+    """All users of initializers `names`, of type `kind`, read them cast to f32.
+
+    A cast stands before the first user, so that parameters keep their order,
+    which is that of the sum over their norms.
+    """
+    data_type, wide = TYPES[kind][0], {name: f"{name}.f32" for name in names}
+    nodes, known = [], set()
+    for old in model.graph.node:
+        node = NodeProto()
+        node.CopyFrom(old)
+        for i, name in enumerate(old.input):
+            if name not in wide:
+                continue
+            if name not in known:
+                cast = f"/cast/{name}"
+                nodes.append(
+                    helper.make_node("Cast", [name], [wide[name]], name=cast, to=TensorProto.FLOAT)
+                )
+            known.add(name)
+            node.input[i] = wide[name]
+        nodes.append(node)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     for value in model.graph.input:  # parameters may be graph inputs, too
         if value.name in wide:
-            value.type.tensor_type.elem_type = TYPES[kind][0]
+            value.type.tensor_type.elem_type = data_type
 
 
 def narrow(model, kind, chosen=lambda name: True):

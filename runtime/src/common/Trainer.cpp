@@ -202,9 +202,9 @@ void Trainer::describe() {
   int64_t trained = 0;
   for (int32_t i : trainableParams(program))
     trained += paramElements(program.params[i]);
-  fmt::print("records: {}\n", state.records);
   if (order)
-    fmt::print("steps per epoch: {}\n", order->stepsPerEpoch());
+    fmt::print("records: {}\nsteps per epoch: {}\n", state.records,
+               order->stepsPerEpoch());
   fmt::print("parameters: {} tensors, {} trainable with {} elements\n",
              program.param_count, trainableParams(program).size(), trained);
   if (group.size() == 1) {
