@@ -16,7 +16,7 @@ ALLOWED = {
     "dialects": ("dialects/",),
     "passes": ("dialects/", "passes/", "runtime/include/rt.h"),
     "frontends": ("dialects/", "frontends/"),
-    "compiler": ("dialects/", "passes/", "frontends/", "compiler/", "runtime/include/rt.h"),
+    "compiler": ("dialects/", "passes/", "frontends/", "compiler/", "runtime/include/"),
     "runtime": ("runtime/",),
     "tools": ("compiler/",),
 }

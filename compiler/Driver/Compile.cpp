@@ -84,8 +84,8 @@ void Compiler::finishPhase(llvm::StringRef name) {
     auto [resident, most] = residentBytes();
     llvm::errs() << llvm::formatv(
         "{0,-14} {1,8:f3} s  {2,6} MB  peak {3,6} MB\n", name,
-        std::chrono::duration<double>(now - start).count(),
-        resident / 1000000, most / 1000000);
+        std::chrono::duration<double>(now - start).count(), resident / 1000000,
+        most / 1000000);
   }
   start = now;
 }

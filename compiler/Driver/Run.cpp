@@ -18,7 +18,7 @@
 #include "frontends/onnx/Import.h"
 #include "passes/Kernels/Object.h"
 #include "passes/Kernels/Pipeline.h"
-#include "runtime/src/local/Records.h"
+#include "runtime/include/records.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"

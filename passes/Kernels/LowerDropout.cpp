@@ -126,12 +126,12 @@ void DropoutEmitter::group(Value sample, Value group, int64_t count) {
 void DropoutEmitter::emit() {
   auto shape = cast<MemRefType>(output.getType()).getShape();
   int64_t groups = shape[1] / kGroup, rest = shape[1] % kGroup;
-  int64_t blocks = (groups + kBlock - 1) / kBlock;
-  b.parallel({shape[0], std::max<int64_t>(blocks, 1)}, [&](ValueRange at) {
+  int64_t blocks = std::max<int64_t>((groups + kBlock - 1) / kBlock, 1);
+  b.parallel({shape[0], blocks}, [&](ValueRange at) {
     readKey();
     Value sample = at[0], begin = b.mul(at[1], b.index(kBlock));
     Value end = b.add(begin, b.index(kBlock));
-    if (groups % kBlock)
+    if (blocks * kBlock != groups)
       end = arith::MinSIOp::create(b.builder, b.loc, end, b.index(groups));
     auto loop = scf::ForOp::create(b.builder, b.loc, begin, end, b.index(1));
     {

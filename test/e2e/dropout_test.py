@@ -25,8 +25,9 @@ SHAPES = ((13,), (3, 5, 2))  # of a sample: neither is a multiple of four
 SEED = 2**40 + 7  # both words of the key count
 
 
-def probe_model(path, batch, shapes=SHAPES):
-    """loss = sum over ops of sum(dropout(x * w)); dloss/dw shows the mask."""
+def probe_model(path, batch, shapes=SHAPES, element=TensorProto.FLOAT):
+    """loss = sum over ops of sum(dropout(x * w)); dloss/dw shows the mask. `element`:
+    the type that is dropped of."""
     nodes, inputs, params, sums = [], [], [], []
     for i, (shape, ratio) in enumerate(zip(shapes, RATIOS)):
         inputs.append(helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [batch, *shape]))
@@ -34,8 +35,10 @@ def probe_model(path, batch, shapes=SHAPES):
         params.append(numpy_helper.from_array(weights, f"w{i}"))
         params.append(numpy_helper.from_array(np.array(ratio, np.float32), f"ratio{i}"))
         nodes.append(helper.make_node("Mul", [f"x{i}", f"w{i}"], [f"y{i}"]))
-        nodes.append(helper.make_node("Dropout", [f"y{i}", f"ratio{i}", "training"], [f"z{i}"]))
-        nodes.append(helper.make_node("ReduceSum", [f"z{i}"], [f"s{i}"], keepdims=0))
+        nodes.append(helper.make_node("Cast", [f"y{i}"], [f"c{i}"], to=element))
+        nodes.append(helper.make_node("Dropout", [f"c{i}", f"ratio{i}", "training"], [f"z{i}"]))
+        nodes.append(helper.make_node("Cast", [f"z{i}"], [f"f{i}"], to=TensorProto.FLOAT))
+        nodes.append(helper.make_node("ReduceSum", [f"f{i}"], [f"s{i}"], keepdims=0))
         sums.append(f"s{i}")
     params.append(numpy_helper.from_array(np.array(True), "training"))
     nodes.append(helper.make_node("Sum", sums, ["loss"]))
@@ -58,11 +61,11 @@ def probe_data(path, shapes=SHAPES):
 class Probe:
     """The probe, compiled for one way to split a step's samples."""
 
-    def __init__(self, test, batch, micro_batches, replicas, shapes=SHAPES):
+    def __init__(self, test, batch, micro_batches, replicas, shapes=SHAPES, suffix="", **more):
         self.test, self.parts, self.shapes = test, micro_batches * replicas, shapes
-        self.name = f"probe-{batch}-{micro_batches}-{replicas}-{len(shapes)}"
+        self.name = f"probe-{batch}-{micro_batches}-{replicas}{suffix}"
         model = test.work / f"{self.name}.onnx"
-        probe_model(model, batch, shapes)
+        probe_model(model, batch, shapes, **more)
         probe_data(test.work / f"{self.name}.data", shapes)
         self.executable = test.compile(
             model, "w*", f"--micro-batches={micro_batches}", f"--replicas={replicas}", name=self.name
@@ -106,6 +109,12 @@ def check_masks(test):
         probe.run(3, "--seed", SEED, "--output-dir", folder, "--threads", 1)
         later = probe.run(4, "--seed", SEED, "--resume-from-checkpoint", folder / "checkpoint-3")
         test.check(equal(later, expected(SHAPES, SEED, 3)), f"masks of {what}, step 4, resumed")
+    for i, sizes in enumerate((((3,), (4096,)), ((4099,), (8192,)))):
+        odd = Probe(test, 2, 2, 1, sizes, f"-odd{i}")
+        test.check(equal(odd.run(1), expected(sizes, 42, 0)), f"masks of {sizes} elements a sample")
+    for name, element in (("bf16", TensorProto.BFLOAT16), ("f16", TensorProto.FLOAT16)):
+        half = Probe(test, 2, 2, 1, suffix=f"-{name}", element=element)
+        test.check(equal(half.run(1), expected(SHAPES, 42, 0)), f"masks of {name}")
     other = probe.run(1, "--seed", SEED + 1)
     test.check(equal(other, expected(SHAPES, SEED + 1, 0)), "masks of another seed")
     test.check(not equal(other, first), "another seed has other masks")
@@ -118,7 +127,7 @@ def correlation(a, b):
 def check_statistics(test):
     """The share kept is right; ops, samples and steps are independent."""
     shapes = ((20000,), (20000,))
-    probe = Probe(test, 2, 2, 1, shapes)
+    probe = Probe(test, 2, 2, 1, shapes, "-many")
     masks = probe.run(1)
     test.check(equal(masks, expected(shapes, 42, 0)), "masks of many elements, default seed")
     for mask, ratio in zip(masks, RATIOS):
@@ -250,6 +259,14 @@ def check_bits(test):
     for name, options, more, ranks in cases:
         executable = compile(name, *options)
         test.check(run(executable, f"bits-{name}", *more, ranks=ranks) == reference, f"bits: {name}")
+    # Only the last block trains: five drop in a frozen prefix, which ranks share by turns.
+    last = "blocks.5.lora_[AB]"
+    prefix = [
+        run(test.compile(path, last, "--micro-batches=4", *options, name=name), f"bits-{name}")
+        for name, options in (("last", ()), ("spread", ("--stages=3",)))
+    ]
+    test.check(prefix[0] == prefix[1], "bits: dropout in a frozen prefix")
+    test.check(prefix[0][0] != reference[0], "what trains matters")
     run(test.work / "two", "bits-cut", steps=2)
     cut = run(test.work / "full3", "bits-cut", "--resume-from-checkpoint", "latest")
     test.check(cut == reference, "bits: resumed on another number of stages")

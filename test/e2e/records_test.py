@@ -167,6 +167,22 @@ def check_cut(test, name):
     return case
 
 
+def check_data_seconds(test, case):
+    """Summary and trace tell how long reading took: little, but not nothing."""
+    summary, trace = case.folder / "summary.json", case.folder / "trace.json"
+    test.run(
+        case.folder / "train-whole", "--data", *case.u8, "--steps", STEPS, "--threads", 1,
+        "--summary", summary, "--trace", trace,
+    )  # fmt: skip
+    found = json.loads(summary.read_text())
+    seconds = found["ranks"][0]["data_seconds"]
+    test.check(0 < seconds < found["step_seconds"], f"reading takes {seconds} s a step")
+    events = json.loads(trace.read_text())["traceEvents"]
+    loads = [e for e in events if e.get("cat") == "load"]
+    total = sum(e["dur"] for e in loads if e["args"]["step"] > 1) / 1e6
+    test.check(abs(total / (STEPS - 1) - seconds) < 0.01 * seconds, "the trace says the same")
+
+
 def metadata_of(path):
     raw = path.read_bytes()
     return json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
@@ -267,6 +283,7 @@ def check_faults(test, model, data, out, command, case):
 def main():
     test = Test("records", __doc__, "mgq-run")
     case = [check_cut(test, name) for name in MODELS][0]
+    check_data_seconds(test, case)
     check_metadata(test, case)
     check_faults(test, *check_outputs(test), case)
     test.end()

@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from mgq import minigpt4qwen, onnx_weights, tokenizer
-from mgq.adapters import checkpoint, peft_folder
+from mgq.adapters import peft_folder
+from mgq.adapters.checkpoint import open_checkpoint
 from mgq.adapters.model import Model
 from mgq.data import pictures
 from mgq.data.chat import SYSTEM, Template
 from mgq.data.conversations import (
-    AFTER_IMAGE, BEFORE_IMAGE, LLAVA_MARK, MARK, MPP_MARK, Conversation, RecordError, Turn,
-    join_texts, split_marks,
+    AFTER_IMAGE, BEFORE_IMAGE, LLAVA_MARK, MARK, MPP_MARK, VIDEO_MARK, Conversation, RecordError,
+    Turn, join_texts, split_marks,
 )
 from mgq.data.metadata import read_model
 from mgq.data.samples import beyond_vocabulary, check_marks
@@ -80,20 +81,23 @@ class Assistant:
         return [pictures.load(source, self.root) for source in conversation.pictures]
 
 
-def conversation_of(text, images):
-    """One question as a Conversation."""
+def conversation_of(text, images, video=None):
+    """One question about pictures or a video as a Conversation."""
     found = split_marks(text, (MPP_MARK,), wrap=False)
-    parts = [p for part in found for p in ([MARK] if part is MARK else split_marks(part, (LLAVA_MARK,), wrap=True))]
-    if images and MARK not in parts:
-        parts = [piece for _ in images for piece in (BEFORE_IMAGE, MARK, AFTER_IMAGE)] + parts
+    marks = (LLAVA_MARK,) if video is None else (LLAVA_MARK, VIDEO_MARK)
+    parts = [p for part in found for p in ([MARK] if part is MARK else split_marks(part, marks, wrap=True))]
+    if MARK not in parts:
+        count = len(images) if video is None else 1
+        parts = [BEFORE_IMAGE, MARK, AFTER_IMAGE] * count + parts
     images = tuple(image if isinstance(image, bytes) else str(image) for image in images)
-    return Conversation((Turn("user", join_texts(parts)),), images)
+    return Conversation((Turn("user", join_texts(parts)),), images, video)
 
 
-def load(path, folder, trained=None, adapter=None, system=SYSTEM, root="."):
+def load(path, folder, checkpoint=None, adapter=None, system=SYSTEM, root=".", dtype=torch.float32):
     """The Assistant of the model file `path` and the tokenizer in `folder`.
 
-    `trained`: a checkpoint of an mgq executable; `adapter`: a folder of mgq-adapter or PEFT.
+    `checkpoint`: a checkpoint of an mgq executable; `adapter`: a folder of mgq-adapter or PEFT;
+    `dtype`: of weights and arithmetic.
     """
     proto = onnx_weights.read_onnx(path)
     metadata = onnx_weights.read_metadata(proto)
@@ -101,21 +105,21 @@ def load(path, folder, trained=None, adapter=None, system=SYSTEM, root="."):
     if "mgq.features" in metadata and not prefix.exists():
         raise UserError(f"'{path}' starts at image_features, and '{prefix}', which leads there, is not "
                         "beside it; give that file its place or use the export without --features")
-    model, metadata = onnx_weights.load_model(path)
+    model, metadata = onnx_weights.load_model(path, dtype)
     facts, _ = read_model(path)
-    if trained or adapter:
-        fill(model, path, trained, adapter)
+    if checkpoint or adapter:
+        fill(model, path, checkpoint, adapter)
     tokens = tokenizer.load(folder, facts.image_token_id)
     template = Template(tokens, facts.length, facts.tokens_per_image, system=system)
     return Assistant(model, facts, template, Path(root))
 
 
-def fill(model, path, trained, adapter):
+def fill(model, path, checkpoint=None, adapter=None):
     """Puts trained weights into the module of the model file `path`."""
     known = Model(path)
-    if trained:
-        tensors = checkpoint.open_checkpoint(trained)
-        known.check(tensors, f"checkpoint '{trained}'")
+    if checkpoint:
+        tensors = open_checkpoint(checkpoint)
+        known.check(tensors, f"checkpoint '{checkpoint}'")
     else:
         tensors, _ = peft_folder.read_folder(adapter, known, known.prefix())
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -150,12 +154,13 @@ def features_of(assistant, questions):
     """The Q-Former's output [questions * images, Q, width]; 0 where a question has no image."""
     model, facts = assistant.model, assistant.facts
     shape = minigpt4qwen.feature_shape(model.architecture, None)
-    features = torch.zeros(len(questions), facts.images, *shape)
+    dtype = model.query_tokens.dtype
+    features = torch.zeros(len(questions), facts.images, *shape, dtype=dtype)
     counts = [len(question.pixels) for question in questions]
     if any(counts):
         pixels = torch.from_numpy(np.concatenate([question.pixels for question in questions]))
         mean, std = (torch.tensor(v).view(3, 1, 1) for v in (facts.mean, facts.std))
-        pixels = (pixels.float() / 255 - mean) / std
+        pixels = ((pixels.float() / 255 - mean) / std).to(dtype)
         blocks = model.architecture.vision.layers
         seen = model.see(pixels.unsqueeze(0) if facts.images > 1 else pixels, blocks)
         filled = torch.arange(facts.images) < torch.tensor(counts).unsqueeze(1)

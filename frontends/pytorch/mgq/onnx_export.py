@@ -34,6 +34,7 @@ def export_graph(model, inputs, output="loss", opset=20, dynamic=None):
     """
     exported = trace(model, inputs, opset, dynamic)
     keep_scalars(exported.graph)
+    tell_dropouts_apart(exported.graph)
     exported.graph.outputs[0].name = output
     # Tied parameters go by any of their names.
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -70,6 +71,14 @@ def keep_scalars(graph):
     for value in list(graph.outputs)[1:]:
         if value.shape is None or len(value.shape) or not value.dtype.is_floating_point():
             graph.outputs.remove(value)
+
+
+def tell_dropouts_apart(graph):
+    """Gives each Dropout node a seed of its own. mgq does not read it, but without it the
+    optimizer would let all that drop of one value share a mask, as LoRA of q and v does."""
+    dropouts = (node for node in graph.all_nodes() if node.op_type == "Dropout")
+    for number, node in enumerate(dropouts):
+        node.attributes["seed"] = onnx_ir.AttrInt64("seed", number)
 
 
 def innermost(error):

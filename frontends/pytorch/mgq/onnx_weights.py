@@ -164,8 +164,8 @@ def prefix_path(path):
     return Path(path).with_suffix(".prefix.onnx")
 
 
-def load_model(path):
-    """(MiniGPT4Qwen in evaluation mode with f32 weights, metadata) of an exported model.
+def load_model(path, dtype=torch.float32):
+    """(MiniGPT4Qwen in evaluation mode with weights of `dtype`, metadata) of an exported model.
 
     An export with --features is put together with its prefix. Raises UserError for a
     file that is no export of minigpt4qwen and for weights that are not there.
@@ -194,6 +194,6 @@ def load_model(path):
         if found.shape != shape:
             raise UserError(f"{found.origin} has shape {list(found.shape)}, "
                             f"expected {list(shape)}")
-        return found.load().float()
+        return found.load().to(dtype)
 
     return minigpt4qwen.fill(model, value).eval(), metadata

@@ -1,6 +1,6 @@
 //===- Records.cpp - Runs a graph for every record of data ----------------===//
 
-#include "runtime/src/local/Records.h"
+#include "runtime/include/records.h"
 #include "runtime/src/common/DataReader.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/common/Trace.h"

@@ -60,7 +60,7 @@ class MppTest(AdapterTest):
         of the reference before training."""
         module, _ = onnx_weights.load_model(model)
         source = write_checkpoint(self.work / "checkpoint", values)
-        generation.fill(module, model, source, None)
+        generation.fill(module, model, source)
         batch = {k: v[0] for k, v in minigpt4qwen.random_records(module, 1, 2, seed=4).items()}
         names = {key: key.removeprefix("visual_encoder.").removeprefix("llm_model.") for key in state}
         loaded = self.whole | {names[key]: tensor.float() for key, tensor in state.items()}
@@ -224,6 +224,25 @@ class MppTest(AdapterTest):
         self.assertFalse((self.work / "f").exists())
         self.assertEqual(run(export, *options)[0], 0)
         self.to_mpp(self.work / "model.onnx", random_values(self.work / "model.onnx"))
+
+    def test_tied_embeddings(self):
+        """One table for embeddings and head here is two there, and one again on the way back."""
+        tensors = checkpoints.to_qwen2(checkpoints.make_qwen(checkpoints.Draw(4)))
+        del tensors["lm_head.weight"]
+        checkpoints.write_qwen2(self.work / "tied", tensors, tie_word_embeddings=True)
+        model = self.export("--train=projection,llm", "--llm", self.work / "tied")
+        values = random_values(model)
+        head = values["llm_model.lm_head.weight"]
+        self.assertNotIn("llm_model.model.embed_tokens.weight", values)
+        state = self.to_mpp(model, values)
+        for key in ("llm_model.transformer.wte.weight", "llm_model.lm_head.weight"):
+            self.assertTrue(torch.equal(state[key], head))
+        self.done(adapter, self.work / "mpp" / "model.pth", "--model", model, "-o", self.work / "back", "--to=checkpoint")
+        self.equal(load_file(self.work / "back" / "model.safetensors"), values)
+        module, _ = onnx_weights.load_model(model)
+        generation.fill(module, model, self.work / "checkpoint")
+        for name in ("model.embed_tokens", "lm_head"):
+            self.assertTrue(torch.equal(module.llm_model.get_submodule(name).weight, head))
 
     def test_other_architecture(self):
         """A model that is no MiniGPT4Qwen has no place in MPP-LLaVA."""

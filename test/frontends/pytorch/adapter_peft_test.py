@@ -1,9 +1,14 @@
 """mgq-adapter to PEFT and back: names, settings, kinds of models, and what it refuses."""
 
 import json
+import os
+import resource
+import subprocess
+import sys
 import unittest
 from pathlib import Path
 
+import fixtures
 import numpy as np
 import onnx
 import torch
@@ -173,6 +178,13 @@ class PeftTest(AdapterTest):
         self.assertIn("and 7 more", self.error(model=write_model(self.work / "w.onnx", {"w": (2,)}, {"mgq.trainable": "w"})))
         self.assertIn("is not an ONNX model", self.error(model=self.checkpoint / "model.safetensors"))
         self.assertIn("cannot read", self.error(model=self.work / "absent.onnx"))
+        self.to_peft()
+        self.assertIn("it is a folder of PEFT, which --to=checkpoint reads", self.error(source=self.work / "adapter"))
+        torch.save({}, self.work / "model.pth")
+        self.assertIn("is a file of PyTorch, which --to=checkpoint reads", self.error(source=self.work / "model.pth"))
+        self.assertIn("is what --initial-parameters takes", self.error("--to=checkpoint", source=self.checkpoint))
+        message = self.error("--to=checkpoint", source=self.checkpoint / "model.safetensors")
+        self.assertIn("is a safetensors file; expected a folder of PEFT", message)
         integers = {"llm_proj.bias": torch.ones(64, dtype=torch.int64)}
         self.assertIn("expected floating-point", self.error(source=write_checkpoint(self.work / "i", integers)))
 
@@ -185,6 +197,23 @@ class PeftTest(AdapterTest):
         (self.work / "file").write_text("")
         self.assertIn("it is a file", self.error(output="file"))
         self.assertIn("cannot write", self.error(output="no/such/folder"))
+
+    def test_full_disk(self):
+        """What cannot be written leaves nothing behind."""
+        values = {name: v for name, v in self.values.items() if ".lora_" in name}
+        lora = write_checkpoint(self.work / "lora", values)
+        for source, limit, options in (
+            (self.checkpoint, 5000, ()), (lora, 100, ()), (self.checkpoint, 5000, ("--to=mpp",)),
+            (self.checkpoint, 100, ("--to=mpp",)),
+        ):
+            arguments = [source, "--model", self.model, "-o", self.work / "full", *options]
+            done = subprocess.run(
+                [sys.executable, "-m", "mgq.commands.adapter", *map(str, arguments)], capture_output=True, text=True,
+                env=os.environ | {"PYTHONPATH": str(fixtures.ROOT / "frontends" / "pytorch")},
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, r"^mgq-adapter: error: cannot write '.*\n$")
+            self.assertEqual([p.name for p in self.work.iterdir()], ["lora"])
 
     def test_usage(self):
         """Options that mean nothing for a format exit with 2."""
@@ -261,7 +290,7 @@ class PeftTest(AdapterTest):
             ("fan_in_fan_out", True), ("peft_type", "ADALORA"), ("init_lora_weights", "pissa"),
             ("rank_pattern", {"q_proj": 2}), ("alpha_pattern", {"q_proj": 2}), ("lora_bias", True),
             ("trainable_token_indices", [1]), ("use_qalora", True), ("layer_replication", [[0, 1]]),
-            ("some_later_setting", 3),
+            ("some_later_setting", 3), ("init_lora_weights", "lora_ga"), ("alora_invocation_tokens", [1]),
         ):
             message = self.adapter_error({name: value})
             self.assertIn("not supported yet: ", message)

@@ -67,7 +67,7 @@ class RoadTest(AdapterTest):
     def setUpClass(cls):
         super().setUpClass()
         work = cls.shared
-        cls.model = export_tiny(work / "model.onnx", "--lora", LORA, "--length", 80, "--micro-batch", 2)
+        cls.model = export_tiny(work / "model.onnx", "--lora", LORA + ",dropout=0.1", "--length", 80, "--micro-batch", 2)
         cls.tokenizer = fixtures.hf_tokenizer(work / "tokenizer")
         cls.records = write_records(work)
         prepare.main(["--data", str(cls.records), "--tokenizer", str(cls.tokenizer), "--model", str(cls.model),

@@ -137,6 +137,11 @@ class GenerateTest(AdapterTest):
         lines = self.ask("--questions", path, "--json", "--max-new-tokens", 2).splitlines()
         self.assertEqual([json.loads(line)["question"] for line in lines],
                          ["B?", "<Img><image></Img>B?", "C?", "<Img><image></Img><Img><image></Img>D?"])
+        # Chunk by chunk (16 batches of 1 and of 64) the answers are the same.
+        path.write_text(json.dumps(records * 5))
+        chunks = self.ask("--questions", path, "--json", "--max-new-tokens", 2, "--batch", 1).splitlines()
+        self.assertEqual(chunks, lines * 5)
+        path.write_text(json.dumps(records))
         plain = self.ask("--questions", path, "--max-new-tokens", 2).splitlines()
         self.assertEqual(plain[0], "B?")
         ours = self.assistant()
@@ -147,6 +152,19 @@ class GenerateTest(AdapterTest):
         self.assertIn("A?<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nB?<|im_end|>\n"
                       "<|im_start|>assistant\n", text)
         self.assertTrue(text.endswith("<|im_start|>assistant\n"))
+
+    def test_video(self):
+        """A video's frames stand where its one mark does, as many as the model takes."""
+        path = self.shared / "video.json"
+        path.write_text(json.dumps([{"question": "What?", "video": ["0.png", "1.png", "2.png", "2.png"]}]))
+        self.assertEqual(json.loads(self.ask("--questions", path, "--json", "--max-new-tokens", 1))["question"],
+                         "<Img><image></Img>What?")
+        ours = generation.load(self.model, self.tokenizer, root=self.shared)
+        for text in ("What?", "<video>What?", "<image>What?"):
+            asked = ours.ask(generation.conversation_of(text, (), ["0.png", "1.png", "2.png", "2.png"]))
+            self.assertEqual(asked.ids.count(5), 8)
+            two = ours.question("<image><image>", ["0.png", "2.png"])
+            self.assertTrue((asked.pixels == two.pixels).all())
 
     def test_bad_questions(self):
         """What a question's text and pictures must be."""
@@ -209,6 +227,18 @@ class GenerateTest(AdapterTest):
             self.assertTrue(torch.equal(loaded[name], values[name]))
         save_file({}, folder / "other_trained.safetensors")
         self.ask("--question", "?", "--adapter", folder, "--max-new-tokens", 1)
+
+    def test_dtype(self):
+        """--dtype=bf16 computes in bf16: other numbers, nearly the same."""
+        whole = self.assistant()
+        narrow = generation.load(self.model, self.tokenizer, self.checkpoint, dtype=torch.bfloat16)
+        self.assertEqual({p.dtype for p in narrow.model.parameters()}, {torch.bfloat16})
+        question = whole.question("What?", [self.pictures[0]])
+        with torch.inference_mode():
+            features = [generation.features_of(a, [question]) for a in (whole, narrow)]
+        difference = (features[0] - features[1].float()).norm() / features[0].norm()
+        self.assertTrue(1e-4 < difference < 0.1, difference)
+        self.ask("--question", "What?", "--image", self.pictures[0], "--dtype", "bf16", "--max-new-tokens", 2)
 
     def test_usage(self):
         """Wrong usage exits with 2."""

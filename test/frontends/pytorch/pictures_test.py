@@ -2,6 +2,8 @@
 
 import importlib.util
 import io
+import subprocess
+import sys
 import tempfile
 import unittest
 import warnings
@@ -14,6 +16,7 @@ from mgq.data import pictures
 from mgq.data.conversations import RecordError
 from mgq.errors import UserError
 from PIL import Image
+from prepare_case import ENVIRONMENT
 
 
 class PicturesTest(unittest.TestCase):
@@ -55,6 +58,17 @@ class PicturesTest(unittest.TestCase):
         """A transparent pixel has the colour that the file gives it."""
         Image.new("RGBA", (2, 2), (10, 20, 30, 0)).save(self.work / "clear.png")
         self.assertEqual(pictures.load("clear.png", self.work).getpixel((0, 0)), (10, 20, 30))
+
+    def test_no_warnings(self):
+        """What Pillow reads with a warning is read without: a palette with transparent entries."""
+        image = Image.new("P", (4, 4))
+        image.putpalette([10, 20, 30, 40, 50, 60])
+        image.save(self.work / "palette.png", transparency=b"\x00\x80")
+        code = f"from mgq.data import pictures; print(pictures.load('palette.png', {str(self.work)!r}).getpixel((0, 0)))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True
+        )
+        self.assertEqual((done.stdout, done.stderr), ("(10, 20, 30)\n", ""))
 
     def test_sixteen_bits(self):
         """Of 16-bit grey the upper 8 bits count."""
@@ -209,24 +223,54 @@ class VideosTest(unittest.TestCase):
             ):
                 pictures.load_video("v.mp4", self.work, 2)
 
-    @unittest.skipUnless(importlib.util.find_spec("av"), "needs PyAV")
-    def test_file(self):
-        """Frames of a video file are chosen as those of a folder; a damaged file is reported."""
+    def write_video(self, name, frames=10):
+        """Grey levels 0, 20, 40, ..., ten a second."""
         import av
 
-        with av.open(str(self.work / "v.mp4"), "w") as container:
+        with av.open(str(self.work / name), "w") as container:
             stream = container.add_stream("mpeg4", rate=10)
             stream.width = stream.height = 64
-            for level in range(0, 200, 20):
-                frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), level, np.uint8), "rgb24")
-                container.mux(stream.encode(frame))
+            for number in range(frames):
+                pixels = np.full((64, 64, 3), 20 * number, np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")))
             container.mux(stream.encode())
-        frames = pictures.load_video("v.mp4", self.work, 4)
-        levels = [frame.getpixel((30, 30))[0] for frame in frames]
-        np.testing.assert_allclose(levels, [0, 40, 80, 120], atol=6)
+
+    @unittest.skipUnless(importlib.util.find_spec("av"), "needs PyAV")
+    def test_file(self):
+        """Frames of a video file are chosen as those of a folder, whether the file counts them or not."""
+        for name in ("v.mp4", "v.mkv", "v.avi", "v.MOV"):
+            self.write_video(name)
+            for wanted, expected in ((4, [0, 40, 80, 120]), (16, range(0, 200, 20)), (1, [0])):
+                frames = pictures.load_video(name, self.work, wanted)
+                levels = [frame.getpixel((30, 30))[0] for frame in frames]
+                np.testing.assert_allclose(levels, list(expected), atol=6, err_msg=name)
+
+    @unittest.skipUnless(importlib.util.find_spec("av"), "needs PyAV")
+    def test_bad_files(self):
+        """A file that is no video, has only sound, or is damaged anywhere is reported, never a crash."""
+        import av
+
         (self.work / "bad.mp4").write_bytes(b"no video" * 100)
-        with self.assertRaisesRegex(RecordError, "video 'bad.mp4': cannot be decoded"):
-            pictures.load_video("bad.mp4", self.work, 4)
+        with av.open(str(self.work / "sound.wav"), "w") as container:
+            stream = container.add_stream("pcm_s16le", rate=8000)
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), "s16", "mono")
+            frame.sample_rate = 8000
+            container.mux(stream.encode(frame))
+        for name in ("bad.mp4", "sound.wav"):
+            with self.assertRaisesRegex(RecordError, f"video '{name}': cannot be decoded"):
+                pictures.load_video(name, self.work, 4)
+        self.write_video("v.mp4")
+        whole = (self.work / "v.mp4").read_bytes()
+        dice = np.random.default_rng(3)
+        for _ in range(100):
+            damaged = bytearray(whole[: dice.integers(1, len(whole) + 1)])
+            for at in dice.integers(0, len(damaged), 4):
+                damaged[at] = dice.integers(0, 256)
+            (self.work / "damaged.mp4").write_bytes(bytes(damaged))
+            try:
+                self.assertLessEqual(len(pictures.load_video("damaged.mp4", self.work, 4)), 4)
+            except RecordError as error:
+                self.assertEqual(error.kind, pictures.UNREADABLE)
 
 
 if __name__ == "__main__":

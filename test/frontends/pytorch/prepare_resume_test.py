@@ -62,6 +62,7 @@ class ResumeTest(PrepareTest):
             self.assertEqual(process.returncode, 130 if number == signal.SIGINT else -number, err)
             self.assertEqual("mgq-prepare: interrupted" in err, number == signal.SIGINT)
             self.assertEqual("going on after" in err, shards > 1)
+            self.assertNotIn("Traceback", err)
         self.assertRegex(self.prepare(*options), "going on after [34] shards")
         self.assertEqual((self.files(), self.state()), expected)
 

@@ -132,13 +132,44 @@ class ShardsTest(PrepareTest):
         self.prepare(*options, data=f"{self.data}:2")
         rows = load_file(self.work / "out" / "train-00000.safetensors")
         self.assertEqual(len(rows["labels"]), 96)
-        same = [0, 1, 48, 49]  # both variants of both passes
+        same = [0, 24, 48, 72]  # both variants of both passes
         for row in same:
             np.testing.assert_array_equal(rows["input_ids"][row], rows["input_ids"][0])
         self.assertEqual(len({rows["pixel_values"][row].tobytes() for row in same}), 4)
         self.prepare(*options, "--seed", 1, output="seed/train")
         other = load_file(self.work / "seed" / "train-00000.safetensors")
         self.assertTrue((other["pixel_values"][0] != rows["pixel_values"][0]).any())
+
+    def test_shuffle(self):
+        """--shuffle mixes the samples of all files; nothing else changes, whoever makes them."""
+        self.prepare("--workers", 1, output="one/train")
+        self.prepare("--workers", 1, "--shuffle")
+        self.prepare("--workers", 3, "--shuffle", output="three/train")
+        self.assertEqual(self.files(), self.files("three"))
+        sets = []
+        for folder in ("one", "out"):
+            rows = load_file(self.work / folder / "train-00000.safetensors")
+            sets.append(
+                [b"".join(rows[name][i].tobytes() for name in sorted(rows)) for i in range(24)]
+            )
+        self.assertEqual(sorted(sets[0]), sorted(sets[1]))
+        self.assertNotEqual(sets[0], sets[1])
+
+    def test_memory(self):
+        """A data file of 60 MB takes little more memory than one of a few kB."""
+        code = (
+            "from mgq.commands.prepare import main; main()\n"
+            "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+        )
+        peaks = []
+        for number in (3, 3000):
+            chat = {"instruction": "a", "output": "b", "notes": "x" * 20000}
+            data = self.write("memory.json", [chat] * number)
+            arguments = self.arguments("--workers", 1, "--restart", data=data)
+            command = [sys.executable, "-c", code, *arguments]
+            done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+            peaks.append(int(done.stdout.split()[-1]))
+        self.assertLess(peaks[1] - peaks[0], 16 << 10, peaks)  # kB
 
     def test_several_files(self):
         """Files follow each other, each with its own folder of pictures."""

@@ -1,6 +1,7 @@
 """Records of mgq-prepare: JSON files in bounded memory, the formats' errors, weights."""
 
 import json
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -82,6 +83,10 @@ class FilesTest(unittest.TestCase):
             UserError, "data file '/no/file.json' cannot be read: No such file"
         ):
             records.index("/no/file.json")
+        os.mkfifo(self.path)
+        for path in (self.path, self.folder.name):
+            with self.assertRaisesRegex(UserError, "is no file that can be read twice"):
+                records.index(path)
 
 
 def turns(*roles):
@@ -232,15 +237,24 @@ class SamplingTest(unittest.TestCase):
         self.assertNotEqual(parts[0], parts[2])
 
     def test_variants(self):
-        """Variants of a record follow each other, each with a seed of its own."""
+        """Variants follow each other like epochs, each with a seed of its own."""
         items = self.items([2], [1], 3, 7)
         self.assertEqual(
             [(record, variant) for _, record, _, variant in items],
-            [(r, v) for r in (0, 1) for v in range(3)],
+            [(record, variant) for variant in range(3) for record in (0, 1)],
         )
         plan = sampling.Plan([2], [2], 3, 7)
         seeds = {plan[i].seed(7, picture) for i in range(len(plan)) for picture in (0, 1)}
         self.assertEqual(len(seeds), 24)
+
+    def test_shuffle(self):
+        """Shuffled, the same items stand in another order, which the seed decides."""
+        ordered = self.items([50, 30], [1.5, 1], 2, 7)
+        shuffled = [self.items([50, 30], [1.5, 1], 2, seed, True) for seed in (7, 7, 8)]
+        self.assertEqual(sorted(shuffled[0]), sorted(ordered))
+        self.assertEqual(shuffled[0], shuffled[1])
+        self.assertNotEqual(shuffled[0], ordered)
+        self.assertNotEqual(shuffled[0], shuffled[2])
 
 
 if __name__ == "__main__":

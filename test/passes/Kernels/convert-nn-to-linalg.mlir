@@ -91,3 +91,22 @@ func.func @narrow_weights(%x: tensor<2x4xf32>, %w: tensor<3x4xbf16>, %v: tensor<
   %3 = nn.conv %y, %2 {dilations = array<i64: 1>, groups = 1 : i64, pads_after = array<i64: 0>, pads_before = array<i64: 0>, strides = array<i64: 1>} : (tensor<1x4x2xf32>, tensor<3x4x1xf32>) -> tensor<1x3x2xf32>
   return %1, %3 : tensor<2x3xf32>, tensor<1x3x2xf32>
 }
+
+// Four elements share one call of Philox: ten rounds of two products. A key of
+// -1 keeps all. 13 elements are three groups and one element more.
+// CHECK-LABEL: @dropout
+// CHECK: kern.loops
+// CHECK: scf.parallel
+// CHECK: %[[OFF:.*]] = arith.cmpi eq, %{{.*}}, %c-1_i32
+// CHECK: scf.for
+// CHECK-COUNT-20: arith.muli %{{.*}}, %{{.*}} : i64
+// CHECK-NOT: arith.muli {{.*}} : i64
+// CHECK: %[[LOW:.*]] = arith.cmpi ult
+// CHECK: %[[KEEP:.*]] = arith.ori %[[OFF]], %[[LOW]]
+// CHECK: arith.select %[[KEEP]]
+// CHECK-COUNT-3: arith.cmpi ult
+// CHECK: scf.if
+func.func @dropout(%x: tensor<2x13xf32>, %key: tensor<4xi64>) -> tensor<2x13xf32> attributes {nn.layer} {
+  %0 = nn.dropout %x, %key ratio 0.25 samples 2 : (tensor<2x13xf32>, tensor<4xi64>) -> tensor<2x13xf32>
+  return %0 : tensor<2x13xf32>
+}

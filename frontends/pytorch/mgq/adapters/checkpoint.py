@@ -5,10 +5,17 @@ from pathlib import Path
 import torch
 
 from mgq.adapters.names import listed
+from mgq.adapters.peft_folder import CONFIG, OTHER
 from mgq.errors import UserError
 from mgq.tensor_files import LazyTensor, open_safetensors, write_safetensors
 
 FILE = "model.safetensors"
+TORCH_SUFFIXES = (".pth", ".pt", ".bin")
+
+
+def is_peft(folder):
+    """Whether a folder is one that mgq-adapter or PEFT has written."""
+    return any((folder / name).exists() for name in (CONFIG, OTHER))
 
 
 def open_checkpoint(path):
@@ -20,7 +27,11 @@ def open_checkpoint(path):
         if inside:
             raise UserError(f"'{path}' is a folder of checkpoints; give one of them, the last is "
                             f"'{inside[-1]}'")
-        raise UserError(f"'{path}' is not a checkpoint: it has no {FILE}")
+        hint = "; it is a folder of PEFT, which --to=checkpoint reads" if is_peft(path) else ""
+        raise UserError(f"'{path}' is not a checkpoint: it has no {FILE}{hint}")
+    if path.is_file() and path.suffix in TORCH_SUFFIXES:
+        raise UserError(f"'{path}' is a file of PyTorch, which --to=checkpoint reads; expected a "
+                        "checkpoint of an mgq executable")
     tensors = open_safetensors(path / FILE if path.is_dir() else path)
     for tensor in tensors.values():
         if not tensor.dtype.is_floating_point:

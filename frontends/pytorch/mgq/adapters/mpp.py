@@ -174,6 +174,9 @@ def tensors_of(content):
 
 def open_file(path):
     """key -> LazyTensor; keys of the pipeline's first layer have `visionpipe.` before them."""
+    if Path(path).suffix == ".safetensors":
+        raise UserError(f"'{path}' is a safetensors file; expected a folder of PEFT, or a checkpoint "
+                        ".pth of MPP-LLaVA")
     tensors = open_torch(path, tensors_of)
     return {key.removeprefix("visionpipe."): tensor for key, tensor in tensors.items()}
 

@@ -22,10 +22,10 @@ OTHER = "other_trained.safetensors"
 EXPECTED = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
-    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal", "lora_ga"),
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
 IGNORED = {
-    "alora_invocation_tokens", "auto_mapping", "base_model_name_or_path", "corda_config",
+    "auto_mapping", "base_model_name_or_path", "corda_config",
     "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode", "layers_pattern",
     "layers_to_transform", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_config",
     "megatron_core", "peft_version", "qalora_group_size", "r", "revision", "runtime_config",
@@ -89,13 +89,20 @@ def write_folder(folder, tensors, model, prefix, base):
     if any(lora and lora.prefix == prefix for lora in trained.values()):
         matrices, settings = adapter_files(tensors, model, prefix, base)
         write_safetensors(Path(folder) / ADAPTER, matrices, {"format": "pt"})
-        text = json.dumps(settings, indent=2, sort_keys=True)
-        (Path(folder) / CONFIG).write_text(text + "\n", encoding="utf-8")
+        write_settings(Path(folder) / CONFIG, settings)
         files += [CONFIG, ADAPTER]
     if other:
         write_safetensors(Path(folder) / OTHER, other, {"format": "pt"})
         files.append(OTHER)
     return files
+
+
+def write_settings(path, settings):
+    """Writes the configuration."""
+    try:
+        path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write '{path}': {error.strerror}") from error
 
 
 def check_settings(settings, path):
@@ -127,7 +134,9 @@ def read_folder(folder, model, prefix):
     found, notes = {}, []
     has_adapter, has_other = (folder / CONFIG).exists(), (folder / OTHER).exists()
     if not has_adapter and not has_other:
-        raise UserError(f"'{folder}' is no folder of PEFT: it has neither {CONFIG} nor {OTHER}")
+        hint = "; a checkpoint's model.safetensors is what --initial-parameters takes" \
+            if (folder / "model.safetensors").exists() else ""
+        raise UserError(f"'{folder}' is no folder of PEFT: it has neither {CONFIG} nor {OTHER}{hint}")
     if has_adapter:
         settings = read_json(folder / CONFIG)
         check_settings(settings, folder / CONFIG)

@@ -10,6 +10,9 @@ from pathlib import Path
 from mgq.errors import UserError, run
 
 
+CHUNK = 16  # batches whose pictures are in memory at a time
+
+
 def count(text):
     """A positive number."""
     value = int(text)
@@ -38,6 +41,7 @@ def parse_arguments(argv):
     add("--system", metavar="TEXT", help="system message; default: Qwen's")
     add("--max-new-tokens", type=count, default=256, metavar="N", help="of an answer; default 256")
     add("--batch", type=count, default=64, metavar="N", help="questions at a time; default 64")
+    add("--dtype", choices=("f32", "bf16"), default="f32", help="of weights and arithmetic; default f32")
     add("--json", action="store_true", help="one JSON object for each question: question, answer")
     args = parser.parse_args(argv)
     if args.questions and args.image:
@@ -62,7 +66,7 @@ def conversations_of(args):
         try:
             if isinstance(record, dict) and "question" in record:
                 text = conversations.expect_text(record["question"], "'question'")
-                found.append((where, conversation_of(text, conversations.media(record)[0])))
+                found.append((where, conversation_of(text, *conversations.media(record))))
             else:
                 found.append((where, conversations.parse(record)))
         except conversations.RecordError as error:
@@ -78,6 +82,8 @@ def text_of(conversation):
 
 def generate(args):
     """Runs mgq-generate."""
+    import torch
+
     from mgq import generation
     from mgq.data.chat import SYSTEM
     from mgq.data.conversations import RecordError
@@ -85,21 +91,29 @@ def generate(args):
     asked = conversations_of(args)
     root = args.images_root or (Path(args.questions).parent if args.questions else ".")
     system = SYSTEM if args.system is None else args.system
-    assistant = generation.load(args.model, args.tokenizer, args.checkpoint, args.adapter, system, root)
-    questions = []
-    for where, conversation in asked:
-        try:
-            questions.append(assistant.ask(conversation))
-        except RecordError as error:
-            raise UserError(f"{where}: {error}") from error
-    texts = generation.answer(assistant, questions, args.max_new_tokens, args.batch)
-    for (_, conversation), text in zip(asked, texts):
-        if args.json:
-            print(json.dumps({"question": text_of(conversation), "answer": text}, ensure_ascii=False))
-        elif args.questions:
-            print(f"{text_of(conversation)}\n  {text}")
-        else:
-            print(text)
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
+    assistant = generation.load(args.model, args.tokenizer, args.checkpoint, args.adapter, system, root, dtype)
+    chunk = CHUNK * args.batch
+    for begin in range(0, len(asked), chunk):
+        questions = []
+        for where, conversation in asked[begin : begin + chunk]:
+            try:
+                questions.append(assistant.ask(conversation))
+            except RecordError as error:
+                raise UserError(f"{where}: {error}") from error
+        texts = generation.answer(assistant, questions, args.max_new_tokens, args.batch)
+        for (_, conversation), text in zip(asked[begin:], texts):
+            print_answer(args, text_of(conversation), text)
+
+
+def print_answer(args, question, answer):
+    """One answer, in the form asked for."""
+    if args.json:
+        print(json.dumps({"question": question, "answer": answer}, ensure_ascii=False), flush=True)
+    elif args.questions:
+        print(f"{question}\n  {answer}", flush=True)
+    else:
+        print(answer)
 
 
 def main(argv=None):

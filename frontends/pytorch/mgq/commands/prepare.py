@@ -74,7 +74,8 @@ def make_parser():
     add(
         "--variants", type=count, metavar="K", help="samples of each record, with --transform=train"
     )
-    add("--seed", type=int, default=42, help="of crops, flips and parts of files")
+    add("--shuffle", action="store_true", help="mix the samples of all files")
+    add("--seed", type=int, default=42, help="of crops, flips, parts of files and --shuffle")
     add(
         "--on-error",
         choices=("skip", "stop"),
@@ -196,7 +197,8 @@ def settings_of(args, files, job, capacity, prefix_graph):
         "system": args.system,
         "special-marks": args.special_marks,
         "transform": args.transform,
-        "variants": job.plan.variants,
+        "variants": args.variants or 1,
+        "shuffle": args.shuffle,
         "seed": args.seed,
         "shard-size": capacity,
         "micro-batch": job.facts.micro_batch,
@@ -212,7 +214,11 @@ def make_job(args, files, facts):
     loaded = load_tokenizer(args, facts)
     sources = [records.index(path) for path, _ in files]
     plan = sampling.Plan(
-        map(len, sources), [weight for _, weight in files], args.variants or 1, args.seed
+        map(len, sources),
+        [weight for _, weight in files],
+        args.variants or 1,
+        args.seed,
+        args.shuffle,
     )
     if not len(plan):
         raise UserError("the weights leave no record")
@@ -232,8 +238,10 @@ def report(found):
     files = [shard for shard in found.shards if shard["file"]]
     counts = found.counts()
     made = counts.pop(prepare.SAMPLES, 0)
-    plural = "" if len(files) == 1 else "s"
-    print(f"{made} samples in {len(files)} file{plural}, {found.prefix}-*.safetensors")
+    words = [
+        f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((made, "sample"), (len(files), "file"))
+    ]
+    print(f"{' in '.join(words)}, {found.prefix}-*.safetensors")
     for name, number in sorted(counts.items()):
         if number:
             left_out = "" if name in (prepare.CUT, prepare.FILL) else "left out: "

@@ -9,6 +9,7 @@ import math
 import random
 import re
 import warnings
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,8 @@ CROP_AREA = (0.5, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10
 
-# Below Pillow's hard limit big pictures are fine, if slow.
-warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+# What Pillow reads is read: big pictures below its hard limit, odd palettes, damaged EXIF.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def name_of(source):
@@ -124,6 +125,17 @@ def frames_of_folder(source, folder, wanted):
     return [load(str(paths[i]), folder) for i in chosen_frames(len(paths), wanted)]
 
 
+def count_frames(container, stream):
+    """Frames of a video: as its file says, else of its duration."""
+    if stream.frames:
+        return stream.frames
+    if stream.duration is not None:
+        seconds = stream.duration * stream.time_base
+    else:  # of the whole file, in microseconds
+        seconds = Fraction(container.duration or 0, 10**6)
+    return int(seconds * (stream.average_rate or 0))
+
+
 def decoded_frames(source, path, wanted):
     """Frames of a video file, by PyAV."""
     try:
@@ -135,7 +147,7 @@ def decoded_frames(source, path, wanted):
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            total = stream.frames or int(stream.duration * stream.time_base * stream.average_rate)
+            total = count_frames(container, stream)
             chosen, frames = set(chosen_frames(total, wanted)), []
             for i, frame in enumerate(container.decode(stream)):
                 if i in chosen:

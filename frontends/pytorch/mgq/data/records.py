@@ -136,6 +136,9 @@ class Scanner:
 def index(path):
     """The Index of a JSON file. Raises UserError with line and record for bad JSON."""
     begins, ends = array("Q"), array("Q")
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise UserError(f"data file '{path}' is no file that can be read twice")
     try:
         with open(path, "rb") as file:
             scanner = Scanner(path, file)
@@ -146,4 +149,4 @@ def index(path):
         raise UserError(f"data file '{path}' cannot be read: {error.strerror}") from error
     if not begins:
         raise UserError(f"{path}: no records")
-    return Index(Path(path), begins, ends, scanner.digest.hexdigest())
+    return Index(path, begins, ends, scanner.digest.hexdigest())

@@ -1,7 +1,7 @@
 """One sample: a record's conversation as tokens, its pictures as pixels."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,7 +40,6 @@ class Job:
     facts: object
     seed: int
     random: bool  # random crops and flips
-    last: tuple = field(default=(None, None))  # the record whose pictures were read last, and these
 
     @property
     def pixels_shape(self):
@@ -68,26 +67,14 @@ class Job:
     def sample(self, item):
         conversation = conversations.parse(self.read(item))
         check_marks(conversation, self.facts.images)
-        images = None
-        if conversation.video is not None:
-            images = self.images(item, conversation)
+        root, video = self.roots[item.file], conversation.video
+        # How many tokens a video has, its frames tell; pictures are read once the text is fine.
+        images = None if video is None else pictures.load_video(video, root, self.facts.images)
         tokens, cut = self.template.row(conversation, len(images) if images else 1)
         self.check_vocabulary(tokens[0])
-        images = self.images(item, conversation) if images is None else images
+        if images is None:
+            images = [pictures.load(source, root) for source in conversation.pictures]
         return Sample(tokens, self.pixels(item, images), cut)
-
-    def images(self, item, conversation):
-        """Pictures or frames in RGB. Variants of a record follow each other: it is read once."""
-        key = item.file, item.record
-        if self.last[0] != key:
-            self.last = None, None  # frees their memory first
-            root = self.roots[item.file]
-            if conversation.video is not None:
-                images = pictures.load_video(conversation.video, root, self.facts.images)
-            else:
-                images = [pictures.load(source, root) for source in conversation.pictures]
-            self.last = key, images
-        return self.last[1]
 
     def pixels(self, item, images):
         pixels = np.zeros((self.facts.images, *self.pixels_shape[-3:]), np.uint8)

@@ -2,11 +2,13 @@
 
 A file of n records with weight w gives each record floor(w) times and round(n (w - floor(w)))
 of them, chosen by seed, once more. Samples stand in the order of files, passes over a file,
-records, variants.
+variants, records, or are shuffled.
 """
 
 import hashlib
 import math
+import random
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
@@ -36,22 +38,29 @@ def chosen(seed, file, records, count):
 class Plan:
     """A sequence of Items, which are made when asked for."""
 
-    def __init__(self, sizes, weights, variants, seed):
-        self.variants = variants
-        self.passes = []  # file, pass, records of it
+    def __init__(self, sizes, weights, variants, seed, shuffle=False):
+        self.parts = []  # file, pass, variant, records of it
         for file, (records, weight) in enumerate(zip(sizes, weights)):
             whole = math.floor(weight)
-            self.passes += [(file, number, range(records)) for number in range(whole)]
+            passes = [range(records)] * whole
             rest = math.floor(records * (weight - whole) + 0.5)
             if rest:
-                self.passes.append((file, whole, chosen(seed, file, records, rest)))
-        self.ends = list(accumulate(len(records) * variants for *_, records in self.passes))
+                passes.append(chosen(seed, file, records, rest))
+            for number, members in enumerate(passes):
+                self.parts += [(file, number, variant, members) for variant in range(variants)]
+        self.ends = list(accumulate(len(members) for *_, members in self.parts))
+        self.order = None
+        if shuffle:
+            self.order = array("I", range(len(self)))
+            random.Random(seed).shuffle(self.order)
 
     def __len__(self):
         return self.ends[-1] if self.ends else 0
 
     def __getitem__(self, position):
+        if self.order is not None:
+            position = self.order[position]
         at = bisect_right(self.ends, position)
-        file, number, records = self.passes[at]
+        file, number, variant, records = self.parts[at]
         within = position - (self.ends[at - 1] if at else 0)
-        return Item(file, records[within // self.variants], number, within % self.variants)
+        return Item(file, records[within], number, variant)

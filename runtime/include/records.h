@@ -1,12 +1,12 @@
-//===- Records.h - Runs a graph for every record of data -----------*- C++
+//===- records.h - Runs a graph for every record of data -----------*- C++
 //-*-===//
 //
 // For mgq-run --records, which compiles a graph in process. Nothing here throws
 // through the caller: the compiler has no exceptions.
 //
 //===----------------------------------------------------------------------===//
-#ifndef MGQ_RUNTIME_LOCAL_RECORDS_H
-#define MGQ_RUNTIME_LOCAL_RECORDS_H
+#ifndef MGQ_RUNTIME_INCLUDE_RECORDS_H
+#define MGQ_RUNTIME_INCLUDE_RECORDS_H
 
 #include "runtime/include/rt.h"
 #include <functional>
@@ -39,4 +39,4 @@ std::string runRecords(const RecordsJob &job);
 
 } // namespace mgq::rt
 
-#endif // MGQ_RUNTIME_LOCAL_RECORDS_H
+#endif // MGQ_RUNTIME_INCLUDE_RECORDS_H
