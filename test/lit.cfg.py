@@ -9,7 +9,7 @@ from lit.llvm import llvm_config
 config.name = "MGQ"
 config.test_format = lit.formats.ShTest(execute_external=False)
 config.suffixes = [".mlir", ".test"]
-config.excludes = ["data", "gradients", "lib", "node", "golden", "e2e", "Inputs"]
+config.excludes = ["data", "gradients", "lib", "node", "golden", "e2e", "examples", "pytorch", "Inputs"]
 config.test_source_root = os.path.dirname(__file__)
 config.test_exec_root = os.path.join(config.mgq_build_dir, "test")
 

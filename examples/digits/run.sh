@@ -21,7 +21,7 @@ export PYTHONPATH=$root/frontends/pytorch PYTHONWARNINGS=ignore
 base=$here/base
 tool() { "$python" -m "mgq.commands.$1" "${@:2}"; } # mgq-export is `tool export`
 answers() { tool generate --model model.onnx --tokenizer "$base/qwen" --questions held-out.json --json "${@:2}" >"$1"; }
-training=(--epochs 2 --learning-rate 3e-3 --lr-scheduler-type cosine --warmup-steps 20 --shuffle off)
+training=(--epochs 1 --learning-rate 3e-3 --lr-scheduler-type cosine --warmup-steps 20 --shuffle off)
 
 echo "== pictures and conversations"
 "$python" "$here/make_data.py" .

@@ -9,6 +9,7 @@ transposed (a6). A checkpoint is evaluated without training it further.
 
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import onnx
@@ -169,6 +170,21 @@ def check_restart(test):
     test.check(read_folder(folder)[name] == wanted[name], "both together are the unbroken run")
 
 
+def check_refused(test):
+    """A file that does not fit ends all ranks, with a message that names it."""
+    data = DATA / "a1" / "inputs.safetensors"
+    for launcher in ((), ("mpirun", "-n", "2")):
+        command = [
+            *launcher, test.work / "a1-2", "--data", data, "--steps", "1",
+            "--output-dir", test.work / "refused", "--initial-parameters", data,
+        ]  # fmt: skip
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+        said = "inputs.safetensors' does not fit: it has no tensor 'llm_proj.weight'" in done.stderr
+        empty = not any((test.work / "refused").glob("*"))
+        kind = "processes" if launcher else "threads"
+        test.check(done.returncode == 1 and said and empty, f"another file is refused: {kind}")
+
+
 def main():
     test = Test("initial-parameters", __doc__)
     for model in MODELS:
@@ -178,6 +194,7 @@ def main():
     check_replicas(test)
     check_evaluation(test)
     check_restart(test)
+    check_refused(test)
     test.end()
 
 

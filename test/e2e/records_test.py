@@ -8,6 +8,9 @@ graph. Outputs of several files, shapes of rows and records, metadata and faults
 """
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 
@@ -231,6 +234,11 @@ def check_outputs(test):
         good &= np.array_equal(got["s"], x.reshape(4, -1).sum(1))
         good &= np.array_equal(got["g"], np.arange(8, dtype=np.float32).reshape(4, 2)[i])
         test.check(good and len(got) == 4, f"outputs of {what}")
+    leader, follower = pty.openpty()
+    subprocess.run([str(w) for w in command], stderr=follower, check=True, timeout=60)
+    text = os.read(leader, 4096).decode()
+    good = re.search(r"\rrecord 4/4  [\d.]+ records/s  0 s left.*\n$", text)
+    test.check(bool(good), f"progress on a terminal: {text!r}")
     return model, data, out, command
 
 

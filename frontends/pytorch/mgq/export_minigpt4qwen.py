@@ -41,6 +41,7 @@ def export(request, path):
     block = parts.features_block(trained, blocks)
     whole["mgq.features"] = parts.features_name(block)
     prefix = onnx_weights.prefix_path(path)
+    # Nothing of the prefix trains.
     frozen = {name: value for name, value in whole.items() if name != "mgq.trainable"}
     write(request, trained, prefix, frozen, minigpt4qwen.FrozenPrefix, block)
     return write(request, trained, path, whole, minigpt4qwen.FromFeatures, block)
@@ -90,8 +91,6 @@ def write(request, trained, path, values, part, block):
         names = [p.name for p in onnx_weights.parameters(exported)]
         names = [name for name in names if stored_as_bf16(name, trained, globs)]
         onnx_export.store_as_bf16(exported, names)
-    if part is minigpt4qwen.FrozenPrefix:  # nothing of it trains
-        values = {key: value for key, value in values.items() if key != "mgq.trainable"}
     exported.metadata_props.update(values)
     onnx_weights.save(exported, path, request.weights.tensor, request.no_weights)
     return model

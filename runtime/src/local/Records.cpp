@@ -26,12 +26,16 @@ using Buffer = std::unique_ptr<void, Free>;
 class RecordsRun {
 public:
   explicit RecordsRun(const RecordsJob &job);
+  ~RecordsRun() {
+    if (lastDrawn > 0) // What follows has a line of its own.
+      fmt::print(stderr, "\n");
+  }
   void run();
 
 private:
   std::map<std::string, std::string> metadata() const;
   std::string header() const;
-  void showProgress(int64_t done) const;
+  void showProgress(int64_t done);
 
   const RecordsJob &job;
   mgq_program program = {};
@@ -39,7 +43,7 @@ private:
   std::unique_ptr<DataReader> data;
   std::vector<Buffer> buffers; // Inputs, then outputs.
   bool terminal = isatty(STDERR_FILENO) == 1;
-  double start = secondsNow();
+  double start = secondsNow(), lastDrawn = 0;
 };
 } // namespace
 
@@ -116,15 +120,17 @@ std::string RecordsRun::header() const {
   return std::string(reinterpret_cast<const char *>(&length), 8) + text;
 }
 
-void RecordsRun::showProgress(int64_t done) const {
-  if (!terminal)
+void RecordsRun::showProgress(int64_t done) {
+  static constexpr double interval = 0.1; // Seconds between two pictures.
+  double now = secondsNow();
+  if (!terminal || (done != data->records() && now - lastDrawn < interval))
     return;
-  double seconds = secondsNow() - start;
+  lastDrawn = now;
+  double seconds = now - start;
   auto left = seconds / static_cast<double>(done) *
               static_cast<double>(data->records() - done);
-  fmt::print(stderr, "\rrecord {}/{}  {:.1f} records/s  {:.0f} s left \033[K{}",
-             done, data->records(), static_cast<double>(done) / seconds, left,
-             done == data->records() ? "\n" : "");
+  fmt::print(stderr, "\rrecord {}/{}  {:.1f} records/s  {:.0f} s left\033[K",
+             done, data->records(), static_cast<double>(done) / seconds, left);
 }
 
 void RecordsRun::run() {

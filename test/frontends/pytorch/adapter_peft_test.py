@@ -192,6 +192,9 @@ class PeftTest(AdapterTest):
         """A folder of this command is replaced, one with other things is not."""
         self.to_peft()
         self.to_peft()
+        for source in ("adapter", "adapter/adapter_model.safetensors", "../" + self.work.name + "/adapter"):
+            message = self.error("--to=checkpoint", source=self.work / source, output="adapter")
+            self.assertIn("would replace its source", message)
         (self.work / "adapter" / "notes.txt").write_text("mine")
         self.assertIn("holds 'notes.txt', which is not mgq-adapter's", self.error(output="adapter"))
         (self.work / "file").write_text("")
@@ -341,6 +344,34 @@ class PeftTest(AdapterTest):
         self.back("--alpha=3.5", model=model)
         self.equal(load_file(self.work / "back" / "model.safetensors"), values)
         self.assertIn("say by --alpha", self.error("--to=checkpoint", source=self.work / "adapter", model=model))
+
+    def test_loads_in_peft(self):
+        """Adapters on some layers of a model of another kind load in PEFT: the same logits."""
+        from peft import LoraConfig, PeftModel, get_peft_model
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        torch.manual_seed(1)
+        base = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=2, n_embd=16, vocab_size=40, n_positions=12)).eval()
+        base.save_pretrained(self.work / "base")
+        config = LoraConfig(r=2, lora_alpha=5, target_modules=["c_attn", "c_proj"], layers_to_transform=[0, 2],
+                            fan_in_fan_out=True)
+        wrapped = get_peft_model(base, config).eval()
+        shapes = {f"net.{name}": tuple(p.shape) for name, p in wrapped.named_parameters()}
+        model = write_model(self.work / "m.onnx", shapes, {"mgq.trainable": "*.lora_[AB].*"})
+        values = random_values(model, scale=0.5)
+        source = write_checkpoint(self.work / "c", values)
+        self.to_peft("--alpha=5", source=source, model=model)
+        wrapped.load_state_dict({n.removeprefix("net."): v for n, v in values.items()}, strict=False)
+        fresh = GPT2LMHeadModel.from_pretrained(self.work / "base").eval()
+        ids = torch.arange(10)[None]
+        with torch.inference_mode():
+            without = fresh(ids).logits
+            loaded = PeftModel.from_pretrained(fresh, self.work / "adapter").eval()
+            wanted = wrapped(ids).logits
+            self.assertTrue(torch.allclose(loaded(ids).logits, wanted, rtol=1e-5, atol=1e-6))
+            self.assertFalse(torch.allclose(without, wanted, rtol=1e-2, atol=1e-2))
+        self.back("--alpha=5", model=model)
+        self.equal(load_file(self.work / "back" / "model.safetensors"), values)
 
     def test_several_models(self):
         """Of several wrapped models --prefix chooses one."""

@@ -29,7 +29,7 @@ def base_module(path):
     module = minigpt4qwen.build(
         model.architecture, int(model.metadata["mgq.image_token_id"]), int(model.metadata["mgq.images"])
     )
-    return minigpt4qwen.fill(module, lambda name, shape: weights[name].load()).eval()
+    return minigpt4qwen.fill(module, lambda name, shape: weights[name].load().float()).eval()
 
 
 @torch.inference_mode()
@@ -62,12 +62,17 @@ class Data:
             self.metadata = file.metadata()
 
 
-class RoadTest(AdapterTest):
+class Road(AdapterTest):
+    """An export with LoRA, data, an executable, a checkpoint after STEPS steps."""
+
+    options = ()  # of the export
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         work = cls.shared
-        cls.model = export_tiny(work / "model.onnx", "--lora", LORA + ",dropout=0.1", "--length", 80, "--micro-batch", 2)
+        cls.model = export_tiny(work / "model.onnx", "--lora", LORA + ",dropout=0.1", "--length", 80, "--micro-batch", 2,
+                                *cls.options)
         cls.tokenizer = fixtures.hf_tokenizer(work / "tokenizer")
         cls.records = write_records(work)
         prepare.main(["--data", str(cls.records), "--tokenizer", str(cls.tokenizer), "--model", str(cls.model),
@@ -94,7 +99,7 @@ class RoadTest(AdapterTest):
         self.assertEqual(unexpected, [])
         return module
 
-    def test_loss_in_peft(self):
+    def check_loss(self):
         """PyTorch's loss with the adapter is the executable's evaluation loss."""
         folder = self.work / "adapter"
         self.done(adapter, self.checkpoint, "--model", self.model, "-o", folder, "--base-model", self.shared / "llm")
@@ -106,6 +111,12 @@ class RoadTest(AdapterTest):
         module = self.with_adapter(folder)
         module.llm_model = module.llm_model.unload()
         self.assertGreater(abs(loss_of(module, self.data) - wanted), 10 * TOLERANCE * wanted)  # LoRA matters
+
+
+class RoadTest(Road):
+    def test_loss_in_peft(self):
+        """PyTorch's loss with the adapter is the executable's evaluation loss."""
+        self.check_loss()
 
     def test_same_tokens(self):
         """transformers' generate with PEFT's adapter and mgq-generate give the same tokens, from
@@ -219,6 +230,15 @@ class RoadTest(AdapterTest):
         assistant = generation.load(self.model, self.tokenizer, self.checkpoint)
         wanted = self.log[-1]["eval_loss"]
         self.assertLess(abs(loss_of(assistant.model, self.data) - wanted), TOLERANCE * wanted)
+
+
+class NarrowRoadTest(Road):
+    options = ("--dtype", "bf16")
+
+    def test_loss_in_peft(self):
+        """Frozen weights stored in bf16: the same, PyTorch computing in f32 with their values."""
+        self.assertIn(torch.bfloat16, {tensor.dtype for tensor in Model(self.model).parameters.values()})
+        self.check_loss()
 
 
 if __name__ == "__main__":

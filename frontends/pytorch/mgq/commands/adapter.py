@@ -43,9 +43,11 @@ def parse_arguments(argv):
     return args
 
 
-def check_output(folder):
-    """A folder of other things is not replaced."""
+def check_output(folder, source):
+    """A folder of other things is not replaced, nor what is read."""
     folder = Path(folder)
+    if Path(source).resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"'{folder}' would replace its source '{source}'; give another folder")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"cannot write '{folder}': it is a file")
     others = sorted(p.name for p in folder.iterdir() if p.name not in OURS) if folder.exists() else []
@@ -131,7 +133,7 @@ def main(argv=None):
     args = parse_arguments(argv)
 
     def convert():
-        check_output(args.output)
+        check_output(args.output, args.source)
         model = open_model(args)
         {"peft": to_peft, "mpp": to_mpp, "checkpoint": to_checkpoint}[args.to](args, model)
 

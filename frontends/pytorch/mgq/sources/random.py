@@ -31,4 +31,4 @@ class RandomSource:
         if ".lora_A." in name or name == "llm_proj.weight":
             bound = 1 / math.sqrt(shape[1])
             return torch.empty(shape).uniform_(-bound, bound, generator=generator)
-        return DEVIATION * torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator).mul_(DEVIATION)
