@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from mgq import onnx_export, onnx_weights
+from mgq.architecture import Lora
 from mgq.errors import UserError
 from mgq.tensor_files import LazyTensor
 
@@ -33,7 +34,7 @@ def export(reference, path, inputs=None, trainable=None, opset=20, no_weights=Fa
     globs = trainable or settings.get("trainable")
     if globs is None:
         globs = default_globs(exported, values, reference)
-    exported.metadata_props.update(settings.get("metadata", {}))
+    exported.metadata_props.update(lora_metadata(module) | settings.get("metadata", {}))
     exported.metadata_props["mgq.trainable"] = globs if isinstance(globs, str) else ",".join(globs)
 
     def value(name, shape):
@@ -145,6 +146,21 @@ def default_globs(exported, values, reference):
         raise UserError(f"'{reference}': no parameter that the loss reaches requires a "
                         "gradient; set requires_grad, or give --trainable")
     return [re.sub(r"([\\*?\[\],])", r"\\\1", name) for name in names]
+
+
+def lora_metadata(module):
+    """Metadata `mgq.lora` of a module in which PEFT has wrapped models, for mgq-adapter; none
+    where Lora cannot tell what they compute, or several differ."""
+    found = set()
+    for part in module.modules():
+        for config in (getattr(part, "peft_config", None) or {}).values():
+            plain = getattr(config, "peft_type", None) == "LORA" and not (
+                config.use_rslora or config.use_dora or config.rank_pattern or config.alpha_pattern
+            )
+            targets = getattr(config, "target_modules", None) or ()
+            targets = (targets,) if isinstance(targets, str) else tuple(sorted(targets))
+            found.add(Lora(config.r, config.lora_alpha, config.lora_dropout, targets) if plain else None)
+    return {"mgq.lora": found.pop().to_json()} if len(found) == 1 and None not in found else {}
 
 
 def unreached(exported, module):

@@ -4,6 +4,7 @@ import functools
 import re
 
 
+@functools.cache
 def split_globs(text):
     """Splits `A,B` at commas that no backslash or bracket protects."""
     return re.findall(r"(?:\\.|\[[!^]?\]?[^\]]*\]|[^,\\])+", text)

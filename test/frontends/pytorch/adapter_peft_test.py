@@ -290,7 +290,7 @@ class PeftTest(AdapterTest):
         """Settings that make another function of the matrices are refused by name."""
         for name, value in (
             ("use_rslora", True), ("use_dora", True), ("bias", "all"), ("modules_to_save", ["lm_head"]),
-            ("fan_in_fan_out", True), ("peft_type", "ADALORA"), ("init_lora_weights", "pissa"),
+            ("peft_type", "ADALORA"), ("init_lora_weights", "pissa"),
             ("rank_pattern", {"q_proj": 2}), ("alpha_pattern", {"q_proj": 2}), ("lora_bias", True),
             ("trainable_token_indices", [1]), ("use_qalora", True), ("layer_replication", [[0, 1]]),
             ("some_later_setting", 3), ("init_lora_weights", "lora_ga"), ("alora_invocation_tokens", [1]),
@@ -371,6 +371,11 @@ class PeftTest(AdapterTest):
             self.assertTrue(torch.allclose(loaded(ids).logits, wanted, rtol=1e-5, atol=1e-6))
             self.assertFalse(torch.allclose(without, wanted, rtol=1e-2, atol=1e-2))
         self.back("--alpha=5", model=model)
+        self.equal(load_file(self.work / "back" / "model.safetensors"), values)
+        # How the base's weights lie (fan_in_fan_out) changes nothing in the adapter's.
+        wrapped.save_pretrained(self.work / "theirs")
+        self.assertTrue(json.loads((self.work / "theirs" / "adapter_config.json").read_text())["fan_in_fan_out"])
+        self.back("--alpha=5", source="theirs", model=model)
         self.equal(load_file(self.work / "back" / "model.safetensors"), values)
 
     def test_several_models(self):

@@ -1,12 +1,15 @@
 """mgq-export from folders and files: the same model whatever layout its weights come in."""
 
+import json
 import unittest
 
 import checkpoints
 import fixtures
+import onnx
 import torch
 from export_case import ExportTest, first, load, random_records, torch_loss
 from mgq import onnx_weights, tokenizer
+from safetensors.torch import save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 TOKEN = 7  # that images replace
@@ -102,6 +105,74 @@ class SourcesTest(ExportTest):
         proto = onnx_weights.read_onnx(self.export(*options))
         token = tokenizer.load(self.work / "llm").image
         self.assertEqual(onnx_weights.read_metadata(proto)["mgq.image_token_id"], str(token))
+
+    def test_targets(self):
+        """Names of first-generation Qwen's modules, as LoRA targets, mean those they became."""
+        checkpoints.write_qwen(self.work / "qwen", self.qwen)
+        path = self.export(*self.options(), "--no-weights", "--lora", "targets=c_attn,w2")
+        names = {tensor.name.split(".")[-4] for tensor in onnx.load(
+            path, load_external_data=False).graph.initializer if ".lora_A." in tensor.name}
+        self.assertEqual(names, {"q_proj", "k_proj", "v_proj", "gate_proj"})
+        self.fails("LoRA target 'w3' does not exist", *self.options(), "--lora", "targets=w3")
+
+    def test_image_size(self):
+        """Another image size: the class token's position stays, the grid is interpolated."""
+        checkpoints.write_qwen(self.work / "qwen", self.qwen)
+        model = load(self.export(*self.options(), "--image-size", 56))
+        found = model.visual_encoder.embeddings.position_embedding
+        self.assertEqual(list(found.shape), [1, 17, checkpoints.WIDTH])
+        position = self.eva["pos_embed"]
+        self.assertTrue(torch.equal(found[:, 0], position[:, 0]))
+        grid = torch.nn.functional.interpolate(
+            position[:, 1:].reshape(1, 2, 2, -1).permute(0, 3, 1, 2), (4, 4), mode="bicubic")
+        self.assert_close(found[0, 1:], grid[0].flatten(1).T)
+
+    def test_pieces(self):
+        """Half-precision shards of torch.save and parts of MPP-LLaVA's pipeline are read too."""
+        folder = self.work / "bins"
+        checkpoints.write_qwen(folder, self.qwen)
+        (folder / "model.safetensors").unlink()
+        names = sorted(self.qwen)
+        files = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(names)}
+        for file in set(files.values()):
+            torch.save({n: self.qwen[n].half() for n in names if files[n] == file}, folder / file)
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+        torch.save({f"visionpipe.{n}": t for n, t in self.projection.items()}, self.work / "proj.pth")
+        model = load(self.export(*self.options(llm="bins"), "--dtype", "bf16"))
+        found = dict(model.named_parameters())
+        self.assertTrue(torch.equal(found["llm_proj.weight"], self.projection["llm_proj.weight"]))
+        expected = self.qwen["transformer.h.1.mlp.w2.weight"].half().bfloat16().float()
+        self.assertTrue(torch.equal(found["llm_model.model.layers.1.mlp.gate_proj.weight"], expected))
+
+    def test_separate_folders(self):
+        """Folders of the parts alone, and grouped queries: each part is Hugging Face's."""
+        from transformers import (
+            Blip2QFormerConfig, Blip2QFormerModel, Blip2VisionConfig, Blip2VisionModel)
+
+        torch.manual_seed(5)
+        vision = Blip2VisionModel(Blip2VisionConfig(
+            **checkpoints.vision_config(), initializer_range=0.1)).eval()
+        qformer = Blip2QFormerModel(Blip2QFormerConfig(**checkpoints.qformer_config())).eval()
+        language = Qwen2ForCausalLM(Qwen2Config(
+            **checkpoints.qwen2_config(num_key_value_heads=2))).eval()
+        for name, part in (("vit", vision), ("qf", qformer), ("qwen2", language)):
+            part.save_pretrained(self.work / name)
+        self.fails("'.*qf' has no tensor 'query_tokens'; give a BLIP-2 folder",
+                   *self.options("vit", "qf", "qwen2"))
+        tensors = {**qformer.state_dict(), "query_tokens": self.blip2["query_tokens"]}
+        save_file(tensors, self.work / "qf" / "model.safetensors")
+        path = self.export(*self.options("vit", "qf", "qwen2"))
+        batch = first(random_records(load(path), 1, 2))
+        with torch.no_grad():
+            image = vision(batch["pixel_values"]).last_hidden_state
+            queries = self.blip2["query_tokens"].expand(2, -1, -1)
+            seen = qformer(query_embeds=queries, encoder_hidden_states=image).last_hidden_state
+            rows = checkpoints.linear(self.projection, "llm_proj", seen)
+            text = language.get_input_embeddings()(batch["input_ids"])
+            text[batch["input_ids"] == TOKEN] = rows.flatten(0, 1)
+            expected = language(inputs_embeds=text, labels=batch["labels"]).loss
+        self.assert_close(torch_loss(load(path), batch), expected)
+        self.assert_close(self.run_graph(path, batch), expected)
 
 
 if __name__ == "__main__":

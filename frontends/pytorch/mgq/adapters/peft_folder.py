@@ -26,8 +26,8 @@ EXPECTED = {
 }
 IGNORED = {
     "auto_mapping", "base_model_name_or_path", "corda_config",
-    "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode", "layers_pattern",
-    "layers_to_transform", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_config",
+    "ensure_weight_tying", "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode",
+    "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_config",
     "megatron_core", "peft_version", "qalora_group_size", "r", "revision", "runtime_config",
     "target_modules", "task_type",
 }
