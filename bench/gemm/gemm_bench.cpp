@@ -17,8 +17,29 @@ using namespace mgq::kernels;
 using namespace mgq::bench;
 using namespace mgq::test;
 
-using GemmFn = void(const float *, const float *, float *, const int64_t *);
-using PackFn = void(const float *, float *, const int64_t *);
+using GemmFn = void(const float *, const void *, float *, const int64_t *);
+using PackFn = void(const void *, void *, const int64_t *);
+
+/// Panels of a matrix [k][n] of a type. Values hardly matter: they are in
+/// [1, 2) for f16, those of `b` for others.
+static float *packAs(Stored stored, const float *b, int64_t n, int64_t k,
+                     GemmBuilder &builder, Jit &jit) {
+  float *panels = buffer(builder.getPackedSize(n, k));
+  const int64_t sizes[] = {n, k, n};
+  std::string name = "mgq_pack_b_n" + suffixOf(stored);
+  if (stored == Stored::f32) {
+    jit.find<PackFn>(name)(b, panels, sizes);
+    return panels;
+  }
+  std::vector<uint16_t> narrow(n * k);
+  for (int64_t i = 0; i < n * k; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, b + i, 4);
+    narrow[i] = stored == Stored::bf16 ? bits >> 16 : 0x3c00 | (i & 0x3ff);
+  }
+  jit.find<PackFn>(name)(narrow.data(), panels, sizes);
+  return panels;
+}
 
 int main(int argc, char **argv) {
   std::string cpu = canRun("x86-64-v4") ? "x86-64-v4" : "x86-64-v3";
@@ -32,11 +53,16 @@ int main(int argc, char **argv) {
   for (BLayout layout : {BLayout::rows, BLayout::transposed, BLayout::packed})
     for (bool transposedA : {false, true})
       builder.getGemm(transposedA, layout);
-  builder.getPackB(false);
+  for (Stored stored : {Stored::f32, Stored::bf16, Stored::f16}) {
+    builder.getPackB(false, stored);
+    builder.getGemm(false, BLayout::packed, Stored::f32, stored);
+  }
   Jit jit(module, cpu);
   double top = peak(cpu == "x86-64-v4");
-  std::printf("%s, FMA peak %.1f GFLOP/s\n%-18s %14s %14s %14s %14s %14s\n",
-              cpu.c_str(), top, "M x N x K", "packed", "NN", "NT", "TN", "TT");
+  std::printf(
+      "%s, FMA peak %.1f GFLOP/s\n%-18s %14s %14s %14s %14s %14s %14s %14s\n",
+      cpu.c_str(), top, "M x N x K", "packed", "packed bf16", "packed f16",
+      "NN", "NT", "TN", "TT");
 
   std::vector<std::array<int64_t, 3>> sizes;
   for (; next + 2 < argc; next += 3)
@@ -53,18 +79,19 @@ int main(int argc, char **argv) {
     const char *name;
     bool transposedA;
     BLayout layout;
+    Stored stored = Stored::f32;
   };
-  const Variant variants[] = {{"mgq_gemm_np", false, BLayout::packed},
-                              {"mgq_gemm_nn", false, BLayout::rows},
-                              {"mgq_gemm_nt", false, BLayout::transposed},
-                              {"mgq_gemm_tn", true, BLayout::rows},
-                              {"mgq_gemm_tt", true, BLayout::transposed}};
+  const Variant variants[] = {
+      {"mgq_gemm_np", false, BLayout::packed},
+      {"mgq_gemm_np_b_bf16", false, BLayout::packed, Stored::bf16},
+      {"mgq_gemm_np_b_f16", false, BLayout::packed, Stored::f16},
+      {"mgq_gemm_nn", false, BLayout::rows},
+      {"mgq_gemm_nt", false, BLayout::transposed},
+      {"mgq_gemm_tn", true, BLayout::rows},
+      {"mgq_gemm_tt", true, BLayout::transposed}};
   for (auto [m, n, k] : sizes) {
     std::printf("%5ldx%5ldx%5ld ", long(m), long(n), long(k));
     float *a = buffer(m * k), *b = buffer(n * k), *c = buffer(m * n);
-    float *packed = buffer(builder.getPackedSize(n, k));
-    const int64_t packSizes[] = {n, k, n};
-    jit.find<PackFn>("mgq_pack_b_n")(b, packed, packSizes);
     for (const Variant &variant : variants) {
       GemmShape shape;
       shape.m = m;
@@ -76,7 +103,9 @@ int main(int argc, char **argv) {
       shape.chooseChunks(family, variant.transposedA, variant.layout);
       auto fields = shape.getFields();
       auto *gemm = jit.find<GemmFn>(variant.name);
-      const float *right = variant.layout == BLayout::packed ? packed : b;
+      bool isPacked = variant.layout == BLayout::packed;
+      float *right =
+          isPacked ? packAs(variant.stored, b, n, k, builder, jit) : b;
       int64_t repeats = std::max<int64_t>(1, 1000000 / (m * n * k));
       double time = best(
           [&] {
@@ -86,9 +115,11 @@ int main(int argc, char **argv) {
           0.15);
       double speed = 2e-9 * m * n * k * repeats / time;
       std::printf(" %7.1f (%3.0f%%)", speed, 100 * speed / top);
+      if (isPacked)
+        std::free(right);
     }
     std::printf("\n");
-    for (float *data : {a, b, c, packed})
+    for (float *data : {a, b, c})
       std::free(data);
   }
   return 0;

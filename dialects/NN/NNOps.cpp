@@ -20,6 +20,14 @@ bool ParamOp::isTrainable() {
   return getTrainability() == Trainability::Trainable;
 }
 
+RankedTensorType ParamOp::getValueType() {
+  RankedTensorType type = getTensorType();
+  Type element = type.getElementType();
+  if (!isTrainable() || !(element.isBF16() || element.isF16()))
+    return type;
+  return type.clone(Float32Type::get(getContext()));
+}
+
 /// Bytes of one element in a file: booleans take one.
 static int64_t elementBytes(Type type) {
   return std::max<int64_t>(type.getIntOrFloatBitWidth(), 8) / 8;
@@ -66,10 +74,10 @@ LogicalResult ParamRefOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!param)
     return emitOpError("refers to ")
            << getParamAttr() << ", which is not an nn.param";
-  if (param.getType() != getResult().getType()) {
+  if (param.getValueType() != getResult().getType()) {
     InFlightDiagnostic diag = emitOpError("has type ")
                               << getResult().getType() << ", expected "
-                              << param.getType();
+                              << param.getValueType();
     diag.attachNote(param.getLoc()) << "parameter declared here";
     return diag;
   }

@@ -46,6 +46,9 @@ def NN_ParamOp : NN_Op<"param", [Symbol]> {
     transposed). Several parameters may share one home (merged by the
     exporter). `length` is the byte size of the type (param_c1).
 
+    The type is that of the file. The value of a trainable parameter stored as
+    bf16 or f16 is f32: it is widened once, when training starts.
+
     Example:
 
     ```mlir
@@ -60,7 +63,10 @@ def NN_ParamOp : NN_Op<"param", [Symbol]> {
     $sym_name custom<Trainability>($trainability) `:` $type `=` $file `[` $offset `:` $length `]` attr-dict
   }];
   let extraClassDeclaration = [{
+    /// As the file holds it.
     ::mlir::RankedTensorType getTensorType();
+    /// Of its nn.param_ref: as stored, but f32 if it trains and is narrower.
+    ::mlir::RankedTensorType getValueType();
     bool isTrainable();
   }];
   let hasVerifier = 1;
@@ -69,7 +75,7 @@ def NN_ParamOp : NN_Op<"param", [Symbol]> {
 def NN_ParamRefOp : NN_Op<"param_ref", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the value of a parameter";
   let description = [{
-    The result has the parameter's type (param_ref_c1).
+    The result has the type of the parameter's value (param_ref_c1).
 
     Example:
 

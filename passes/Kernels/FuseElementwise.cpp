@@ -3,7 +3,8 @@
 // In: linalg.generic ops on tensors as convert-nn-to-linalg leaves them. Out:
 // chains of elementwise ops are one op; an elementwise producer is part of the
 // reduction that reads it. A value with several users is computed once, unless
-// it is only a view of something smaller (a broadcast).
+// it is only a view of something smaller (a broadcast, a weight stored as
+// bf16).
 //
 // linalg's own fusion does the work; this file decides. At the end, an
 // elementwise op whose input nobody else reads writes over that input, so that
@@ -43,13 +44,23 @@ static bool isCheap(linalg::GenericOp op) {
   });
 }
 
+/// Whether `from` has fewer elements than `to`, or narrower floats.
+static bool isSmaller(Type from, ShapedType to) {
+  auto shaped = dyn_cast<ShapedType>(from);
+  if (!shaped || shaped.getNumElements() < to.getNumElements())
+    return true;
+  auto narrow = dyn_cast<FloatType>(shaped.getElementType());
+  auto wide = dyn_cast<FloatType>(to.getElementType());
+  return shaped.getNumElements() == to.getNumElements() && narrow && wide &&
+         narrow.getWidth() < wide.getWidth();
+}
+
 /// Whether all inputs are smaller than the result: nothing is saved by storing
 /// it.
 static bool isExpansion(linalg::GenericOp op) {
-  int64_t result = cast<ShapedType>(op.getResult(0).getType()).getNumElements();
+  auto result = cast<ShapedType>(op.getResult(0).getType());
   return llvm::all_of(op.getDpsInputs(), [&](Value input) {
-    auto type = dyn_cast<ShapedType>(input.getType());
-    return !type || type.getNumElements() < result;
+    return isSmaller(input.getType(), result);
   });
 }
 

@@ -70,25 +70,24 @@ void GemmShape::chooseChunks(const CpuFamily &family, bool transposedA,
 /// Index of a field in GemmShape's table.
 enum Field { M, N, K, LDA, LDB, LDC, BATCH, SA, SB, SC, CHUNK_M, CHUNK_N };
 
-static const char *suffix(bool transposedA, BLayout layoutB) {
-  switch (layoutB) {
-  case BLayout::rows:
-    return transposedA ? "tn" : "nn";
-  case BLayout::transposed:
-    return transposedA ? "tt" : "nt";
-  case BLayout::packed:
-    return transposedA ? "tp" : "np";
-  }
-  llvm_unreachable("unknown layout");
+static std::string suffix(bool transposedA, BLayout layoutB, Stored storedA,
+                          Stored storedB) {
+  static constexpr char kLayouts[] = {'n', 't', 'p'};
+  return std::string(transposedA ? "t" : "n") + kLayouts[int(layoutB)] +
+         suffixOf(storedA, "_a_") + suffixOf(storedB, "_b_");
 }
 
 /// chunk(context, index), with context = {A, B, C, shape}.
-LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB) {
+LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB,
+                                           Stored storedA, Stored storedB) {
   KernelBuilder &kb = getBuilder();
   const CpuFamily &family = getFamily();
   Type ptr = kb.ptr(), i64 = kb.i64();
+  Type elementA = elementType(kb, storedA), elementB = elementType(kb, storedB);
+  // A is read where it is unless that takes a copy.
+  const bool copiesA = transposedA || storedA != Stored::f32;
   std::string name =
-      std::string("mgq_gemm_chunk_") + suffix(transposedA, layoutB);
+      "mgq_gemm_chunk_" + suffix(transposedA, layoutB, storedA, storedB);
   return kb.function(name, {ptr, i64}, [&](Vals args) {
     Val context = args[0], index = args[1];
     auto pointer = [&](int64_t i) {
@@ -101,12 +100,12 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB) {
     Val chunkM = field(CHUNK_M), chunkN = field(CHUNK_N);
 
     const int64_t panel = family.panel(), depth = family.depth;
-    const int64_t columnsAtOnce = columnBlock(family, transposedA);
-    const int64_t rowsAtOnce = rowBlock(family, transposedA);
+    const int64_t columnsAtOnce = columnBlock(family, copiesA);
+    const int64_t rowsAtOnce = rowBlock(family, copiesA);
     // Not a power of two: rows of A's block must not fall on one cache set.
     const int64_t ldCopy = depth + family.lanes;
     Val copyOfA, panels;
-    if (transposedA)
+    if (copiesA)
       copyOfA = kb.stack(rowsAtOnce * ldCopy);
     if (layoutB != BLayout::packed)
       panels = kb.stack(columnsAtOnce * depth);
@@ -120,8 +119,9 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB) {
     Val rows = kb.min(chunkM, m - row0);
     Val columnEnd = kb.min(column0 + chunkN, n);
     Val a =
-        kb.at(pointer(0), item * field(SA) + (transposedA ? row0 : row0 * lda));
-    Val b = kb.at(pointer(1), item * field(SB));
+        kb.at(pointer(0), item * field(SA) + (transposedA ? row0 : row0 * lda),
+              elementA);
+    Val b = kb.at(pointer(1), item * field(SB), elementB);
     Val c = kb.at(pointer(2), item * field(SC) + row0 * ldc);
 
     Val rowBlocks = kb.ceilDiv(rows, rowsAtOnce);
@@ -135,20 +135,27 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB) {
       kb.forLoop(kb.i(0), depthEnd, depth, [&](Val k0) {
         Val depthHere = kb.min(k - k0, kb.i(depth));
         Val accumulate = kb.select(k0 > 0, kb.i(1), kb.i(0));
+        // Panels made here are f32.
+        Stored panelsOfB = layoutB == BLayout::packed ? storedB : Stored::f32;
         auto multiply = [&](Val blockOfB, Val strideOfB, Val panelStride) {
           kb.forLoop(kb.i(0), rows, rowStep, [&](Val row) {
             Val height = kb.min(rows - row, rowStep);
             Val blockOfA, strideOfA;
-            if (transposedA) {
-              kb.call(getTranspose(), {kb.at(a, k0 * lda + row), lda, depthHere,
-                                       height, copyOfA, kb.i(ldCopy)});
+            if (copiesA) {
+              LLVM::LLVMFuncOp copy =
+                  transposedA ? getTranspose(storedA) : getWiden(storedA);
+              Val at = transposedA ? k0 * lda + row : row * lda + k0;
+              kb.call(copy, {kb.at(a, at, elementA), lda,
+                             transposedA ? depthHere : height,
+                             transposedA ? height : depthHere, copyOfA,
+                             kb.i(ldCopy)});
               blockOfA = copyOfA;
               strideOfA = kb.i(ldCopy);
             } else {
               blockOfA = kb.at(a, row * lda + k0);
               strideOfA = lda;
             }
-            kb.call(getBlock(false),
+            kb.call(getBlock(false, panelsOfB),
                     {blockOfA, strideOfA, blockOfB, strideOfB, panelStride,
                      kb.at(c, row * ldc + column), ldc, height, columns,
                      depthHere, accumulate});
@@ -156,20 +163,22 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB) {
         };
         auto pack = [&] {
           if (layoutB == BLayout::rows)
-            kb.call(getPack(), {kb.at(b, k0 * ldb + column), ldb, depthHere,
-                                columns, panels, kb.i(depth * panel)});
+            kb.call(getPack(storedB),
+                    {kb.at(b, k0 * ldb + column, elementB), ldb, depthHere,
+                     columns, panels, kb.i(depth * panel)});
           else
             kb.forLoop(kb.i(0), columns, panel, [&](Val j) {
               Val width = kb.min(columns - j, kb.i(panel));
-              kb.call(getTranspose(),
-                      {kb.at(b, (column + j) * ldb + k0), ldb, width, depthHere,
-                       kb.at(panels, j * depth), kb.i(panel)});
+              kb.call(getTranspose(storedB),
+                      {kb.at(b, (column + j) * ldb + k0, elementB), ldb, width,
+                       depthHere, kb.at(panels, j * depth), kb.i(panel)});
             });
           multiply(panels, kb.i(panel), kb.i(depth * panel));
         };
         if (layoutB == BLayout::packed)
-          multiply(kb.at(b, column * k + k0 * panel), kb.i(panel), k * panel);
-        else if (layoutB == BLayout::transposed)
+          multiply(kb.at(b, column * k + k0 * panel, elementB), kb.i(panel),
+                   k * panel);
+        else if (layoutB == BLayout::transposed || storedB != Stored::f32)
           pack();
         else
           kb.ifThen(
@@ -181,10 +190,12 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB) {
   });
 }
 
-LLVM::LLVMFuncOp GemmBuilder::getGemm(bool transposedA, BLayout layoutB) {
+LLVM::LLVMFuncOp GemmBuilder::getGemm(bool transposedA, BLayout layoutB,
+                                      Stored storedA, Stored storedB) {
   KernelBuilder &kb = getBuilder();
   Type ptr = kb.ptr(), i64 = kb.i64();
-  std::string name = std::string("mgq_gemm_") + suffix(transposedA, layoutB);
+  std::string name =
+      "mgq_gemm_" + suffix(transposedA, layoutB, storedA, storedB);
   return kb.function(name, {ptr, ptr, ptr, ptr}, [&](Vals args) {
     Val context = kb.stack(4, ptr);
     for (auto [i, argument] : llvm::enumerate(args))
@@ -192,49 +203,86 @@ LLVM::LLVMFuncOp GemmBuilder::getGemm(bool transposedA, BLayout layoutB) {
     auto field = [&](Field f) { return kb.load(i64, kb.at(args[3], f, i64)); };
     Val chunks = field(BATCH) * kb.ceilDiv(field(M), field(CHUNK_M)) *
                  kb.ceilDiv(field(N), field(CHUNK_N));
-    kb.parallelFor(getGemmChunk(transposedA, layoutB), context, chunks);
+    kb.parallelFor(getGemmChunk(transposedA, layoutB, storedA, storedB),
+                   context, chunks);
   });
 }
 
-LLVM::LLVMFuncOp GemmBuilder::getPackB(bool transposedB) {
+/// Fills `panel`, [rows][panel()] of f32, with `width` columns of B,
+/// [rows][ldb] or [width][ldb] at `source`, and zeros.
+void GemmBuilder::packPanel(bool transposedB, Stored storedB, Val source,
+                            Val ldb, Val rows, Val width, Val panel) {
+  KernelBuilder &kb = getBuilder();
+  const int64_t columns = getFamily().panel();
+  if (!transposedB) {
+    kb.call(getPack(storedB),
+            {source, ldb, rows, width, panel, rows * columns});
+    return;
+  }
+  // The transposition leaves the last vector out if no row is there.
+  kb.ifThen(width <= getFamily().lanes, [&] {
+    kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
+      kb.store(kb.splat(0.0f), kb.at(panel, row * columns + getFamily().lanes));
+    });
+  });
+  kb.call(getTranspose(storedB),
+          {source, ldb, width, rows, panel, kb.i(columns)});
+}
+
+/// chunk(context, panel), with context = {B, target, {n, k, ldb}}.
+LLVM::LLVMFuncOp GemmBuilder::getPackChunk(bool transposedB, Stored storedB) {
+  KernelBuilder &kb = getBuilder();
+  Type ptr = kb.ptr(), i64 = kb.i64(), element = elementType(kb, storedB);
+  const int64_t panel = getFamily().panel(), lanes = getFamily().lanes,
+                depth = getFamily().depth;
+  std::string name = std::string("mgq_pack_b_") + (transposedB ? "t" : "n") +
+                     suffixOf(storedB) + "_chunk";
+  return kb.function(name, {ptr, i64}, [&](Vals args) {
+    Val wide;
+    if (storedB != Stored::f32)
+      wide = kb.stack(depth * panel);
+    auto pointer = [&](int64_t i) {
+      return kb.load(ptr, kb.at(args[0], i, ptr));
+    };
+    Val sizes = pointer(2);
+    auto size = [&](int64_t i) { return kb.load(i64, kb.at(sizes, i, i64)); };
+    Val n = size(0), k = size(1), ldb = size(2);
+    Val column = args[1] * panel;
+    Val width = kb.min(n - column, kb.i(panel));
+    Val source =
+        kb.at(pointer(0), transposedB ? column * ldb : column, element);
+    Val target = kb.at(pointer(1), column * k, element);
+    if (storedB == Stored::f32) {
+      packPanel(transposedB, storedB, source, ldb, k, width, target);
+      return;
+    }
+    // By way of f32, so that bf16 is transposed in registers too.
+    kb.forLoop(kb.i(0), k, depth, [&](Val k0) {
+      Val rows = kb.min(k - k0, kb.i(depth));
+      packPanel(transposedB, storedB,
+                kb.at(source, transposedB ? k0 : k0 * ldb, element), ldb, rows,
+                width, wide);
+      kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
+        Val from = kb.at(wide, row * panel);
+        storePair(kb, storedB, kb.load(kb.vec(), from),
+                  kb.load(kb.vec(), kb.at(from, lanes)),
+                  kb.at(target, (k0 + row) * panel, element));
+      });
+    });
+  });
+}
+
+LLVM::LLVMFuncOp GemmBuilder::getPackB(bool transposedB, Stored storedB) {
   KernelBuilder &kb = getBuilder();
   Type ptr = kb.ptr(), i64 = kb.i64();
-  const int64_t panel = getFamily().panel();
-  std::string name = transposedB ? "mgq_pack_b_t" : "mgq_pack_b_n";
-  // A chunk is a panel; context = {B, target, {n, k, ldb}}.
-  LLVM::LLVMFuncOp chunk =
-      kb.function(name + "_chunk", {ptr, i64}, [&](Vals args) {
-        auto pointer = [&](int64_t i) {
-          return kb.load(ptr, kb.at(args[0], i, ptr));
-        };
-        Val sizes = pointer(2);
-        auto size = [&](int64_t i) {
-          return kb.load(i64, kb.at(sizes, i, i64));
-        };
-        Val n = size(0), k = size(1), ldb = size(2);
-        Val column = args[1] * panel;
-        Val width = kb.min(n - column, kb.i(panel));
-        Val target = kb.at(pointer(1), column * k);
-        if (!transposedB) {
-          kb.call(getPack(), {kb.at(pointer(0), column), ldb, k, width, target,
-                              k * panel});
-          return;
-        }
-        // The transposition leaves the last vector out if no row is there.
-        kb.ifThen(width <= getFamily().lanes, [&] {
-          kb.forLoop(kb.i(0), k, 1, [&](Val row) {
-            kb.store(kb.splat(0.0f),
-                     kb.at(target, row * panel + getFamily().lanes));
-          });
-        });
-        kb.call(getTranspose(), {kb.at(pointer(0), column * ldb), ldb, width, k,
-                                 target, kb.i(panel)});
-      });
+  std::string name = std::string("mgq_pack_b_") + (transposedB ? "t" : "n") +
+                     suffixOf(storedB);
   return kb.function(name, {ptr, ptr, ptr}, [&](Vals args) {
     Val context = kb.stack(3, ptr);
     for (auto [i, argument] : llvm::enumerate(args))
       kb.store(argument, kb.at(context, i, ptr));
     Val n = kb.load(i64, args[2]);
-    kb.parallelFor(chunk, context, kb.ceilDiv(n, panel));
+    kb.parallelFor(getPackChunk(transposedB, storedB), context,
+                   kb.ceilDiv(n, getFamily().panel()));
   });
 }

@@ -5,6 +5,8 @@
 //   mgq_gemm_<a><b>(A, B, C, shape)     a: n, t (transposed)
 //                                       b: n, t, p (packed)
 //
+// with a suffix for each operand that is not stored as f32: _a_bf16, _b_f16.
+//
 // `shape` points at the i64 fields of GemmShape. The function cuts C into
 // chunks (by shape only), runs them through mgq_parallel_for, and each chunk
 // blocks its rows, columns and k, packs what it reads of B (and of a transposed
@@ -44,20 +46,26 @@ public:
   using GemmKernels::GemmKernels;
 
   /// gemm(A, B, C, shape).
-  mlir::LLVM::LLVMFuncOp getGemm(bool transposedA, BLayout layoutB);
+  mlir::LLVM::LLVMFuncOp getGemm(bool transposedA, BLayout layoutB,
+                                 Stored a = Stored::f32,
+                                 Stored b = Stored::f32);
 
   /// pack(B, target, {n, k, ldb}): B into panels, [ceil(n / panel)][k][panel],
-  /// filled up with zeros.
-  mlir::LLVM::LLVMFuncOp getPackB(bool transposedB);
+  /// of its type, filled up with zeros.
+  mlir::LLVM::LLVMFuncOp getPackB(bool transposedB, Stored b = Stored::f32);
 
-  /// The number of f32 a packed B takes.
+  /// The number of elements a packed B takes.
   int64_t getPackedSize(int64_t n, int64_t k) const {
     int64_t panel = getFamily().panel();
     return (n + panel - 1) / panel * panel * k;
   }
 
 private:
-  mlir::LLVM::LLVMFuncOp getGemmChunk(bool transposedA, BLayout layoutB);
+  mlir::LLVM::LLVMFuncOp getGemmChunk(bool transposedA, BLayout layoutB,
+                                      Stored storedA, Stored storedB);
+  mlir::LLVM::LLVMFuncOp getPackChunk(bool transposedB, Stored storedB);
+  void packPanel(bool transposedB, Stored storedB, Val source, Val ldb,
+                 Val rows, Val width, Val panel);
 };
 
 } // namespace mgq::kernels

@@ -22,11 +22,13 @@ using namespace mgq::kernels;
 
 using Vals = KernelBuilder::Vals;
 
+static constexpr const char *kWidthNames[] = {"full", "edge", "narrow"};
+
 LLVM::LLVMFuncOp GemmKernels::getTile(int64_t rows, bool transposedA,
-                                      Width width) {
-  static constexpr const char *kNames[] = {"full", "edge", "narrow"};
+                                      Width width, Stored storedB) {
   std::string name = "mgq_tile_" + std::to_string(rows) +
-                     (transposedA ? "_t_" : "_n_") + kNames[int(width)];
+                     (transposedA ? "_t_" : "_n_") + kWidthNames[int(width)] +
+                     suffixOf(storedB);
   Type ptr = kb.ptr(), i64 = kb.i64();
   SmallVector<Type> arguments = {ptr, i64, ptr, i64, ptr, i64, i64, i64, i64};
   return kb.function(name, arguments, [&](Vals args) {
@@ -60,10 +62,13 @@ LLVM::LLVMFuncOp GemmKernels::getTile(int64_t rows, bool transposedA,
         [&] { return Vals(rows * vectors, kb.splat(0.0f)); });
 
     sums = kb.forLoop(kb.i(0), depth, 1, sums, [&](Val k, Vals sums) {
-      Val rowOfB = kb.at(b, k * ldb);
+      Val rowOfB = kb.at(b, k * ldb, elementType(kb, storedB));
       Vals factors;
-      for (int64_t j = 0; j < vectors; ++j)
-        factors.push_back(loadAt(rowOfB, j));
+      if (storedB != Stored::f32)
+        factors.append(loadPair(kb, storedB, rowOfB));
+      else
+        for (int64_t j = 0; j < vectors; ++j)
+          factors.push_back(loadAt(rowOfB, j));
       for (int64_t m = 0; m < rows; ++m) {
         Val element = kb.at(a, transposedA ? k * lda + m : lda * m + k);
         Val broadcast = kb.splat(kb.load(kb.f32(), element));
@@ -88,10 +93,10 @@ LLVM::LLVMFuncOp GemmKernels::getTile(int64_t rows, bool transposedA,
 
 /// All rows of one panel of B: tiles of balanced heights, through a table of
 /// the tile functions.
-LLVM::LLVMFuncOp GemmKernels::getPanel(bool transposedA, Width width) {
-  static constexpr const char *kNames[] = {"full", "edge", "narrow"};
-  std::string suffix =
-      (transposedA ? "t_" : "n_") + std::string(kNames[int(width)]);
+LLVM::LLVMFuncOp GemmKernels::getPanel(bool transposedA, Width width,
+                                       Stored storedB) {
+  std::string suffix = (transposedA ? "t_" : "n_") +
+                       std::string(kWidthNames[int(width)]) + suffixOf(storedB);
   Type ptr = kb.ptr(), i64 = kb.i64();
   SmallVector<Type> arguments = {ptr, i64, ptr, i64, ptr,
                                  i64, i64, i64, i64, i64};
@@ -101,7 +106,7 @@ LLVM::LLVMFuncOp GemmKernels::getPanel(bool transposedA, Width width) {
         accumulate = args[9];
     SmallVector<LLVM::LLVMFuncOp> tiles;
     for (int64_t m = 1; m <= family.rows; ++m)
-      tiles.push_back(getTile(m, transposedA, width));
+      tiles.push_back(getTile(m, transposedA, width, storedB));
     Val table = kb.address(kb.table("mgq_tiles_" + suffix, tiles));
 
     Val count = kb.ceilDiv(rows, family.rows);
@@ -122,19 +127,21 @@ LLVM::LLVMFuncOp GemmKernels::getPanel(bool transposedA, Width width) {
   });
 }
 
-LLVM::LLVMFuncOp GemmKernels::getBlock(bool transposedA) {
+LLVM::LLVMFuncOp GemmKernels::getBlock(bool transposedA, Stored storedB) {
   Type ptr = kb.ptr(), i64 = kb.i64();
   SmallVector<Type> arguments = {ptr, i64, ptr, i64, i64, ptr,
                                  i64, i64, i64, i64, i64};
-  const char *name = transposedA ? "mgq_block_t" : "mgq_block_n";
+  std::string name =
+      (transposedA ? "mgq_block_t" : "mgq_block_n") + suffixOf(storedB);
+  Type element = elementType(kb, storedB);
   return kb.function(name, arguments, [&](Vals args) {
     Val a = args[0], lda = args[1], b = args[2], ldb = args[3],
         panelStride = args[4], c = args[5], ldc = args[6], rows = args[7],
         columns = args[8], depth = args[9], accumulate = args[10];
     const int64_t panel = family.panel();
     auto run = [&](Width width, Val index, Val width_) {
-      kb.call(getPanel(transposedA, width),
-              {a, lda, kb.at(b, index * panelStride), ldb,
+      kb.call(getPanel(transposedA, width, storedB),
+              {a, lda, kb.at(b, index * panelStride, element), ldb,
                kb.at(c, index * panel), ldc, rows, width_, depth, accumulate});
     };
     kb.ifThen(rows > 0, [&] {
@@ -181,10 +188,11 @@ void GemmKernels::transposeRegisters(Vals &rows) {
     });
 }
 
-LLVM::LLVMFuncOp GemmKernels::getTranspose() {
-  Type ptr = kb.ptr(), i64 = kb.i64();
+LLVM::LLVMFuncOp GemmKernels::getTranspose(Stored stored) {
+  Type ptr = kb.ptr(), i64 = kb.i64(), element = elementType(kb, stored);
   SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr, i64};
-  return kb.function("mgq_transpose", arguments, [&](Vals args) {
+  std::string name = "mgq_transpose" + suffixOf(stored);
+  return kb.function(name, arguments, [&](Vals args) {
     Val source = args[0], ld = args[1], rows = args[2], columns = args[3],
         target = args[4], ldTarget = args[5];
     const int64_t lanes = family.lanes;
@@ -196,8 +204,8 @@ LLVM::LLVMFuncOp GemmKernels::getTranspose() {
       kb.forLoop(kb.i(0), wholeColumns, lanes, [&](Val column) {
         Vals block;
         for (int64_t r = 0; r < lanes; ++r)
-          block.push_back(
-              kb.load(kb.vec(), kb.at(source, (row + r) * ld + column)));
+          block.push_back(loadWide(
+              kb, stored, kb.at(source, (row + r) * ld + column, element)));
         transposeRegisters(block);
         for (int64_t r = 0; r < lanes; ++r)
           kb.store(block[r], kb.at(target, (column + r) * ldTarget + row));
@@ -209,8 +217,9 @@ LLVM::LLVMFuncOp GemmKernels::getTranspose() {
         Vals block;
         for (int64_t r = 0; r < lanes; ++r) {
           Val there = kb.select(rowsLeft > r, width, kb.i(0));
-          block.push_back(kb.maskedLoad(kb.at(source, (row + r) * ld + column),
-                                        kb.laneMask(there)));
+          block.push_back(maskedLoadWide(
+              kb, stored, kb.at(source, (row + r) * ld + column, element),
+              kb.laneMask(there)));
         }
         transposeRegisters(block);
         for (int64_t r = 0; r < lanes; ++r)
@@ -224,25 +233,26 @@ LLVM::LLVMFuncOp GemmKernels::getTranspose() {
   });
 }
 
-LLVM::LLVMFuncOp GemmKernels::getPack() {
-  Type ptr = kb.ptr(), i64 = kb.i64();
+LLVM::LLVMFuncOp GemmKernels::getPack(Stored stored) {
+  Type ptr = kb.ptr(), i64 = kb.i64(), element = elementType(kb, stored);
   SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr, i64};
-  return kb.function("mgq_pack", arguments, [&](Vals args) {
+  std::string name = "mgq_pack" + suffixOf(stored);
+  return kb.function(name, arguments, [&](Vals args) {
     Val source = args[0], ld = args[1], rows = args[2], columns = args[3],
         target = args[4], panelStride = args[5];
     const int64_t lanes = family.lanes, panel = family.panel();
     // Rows outside: each is read in one go.
     Val panels = columns / panel, rest = columns % panel;
     auto copy = [&](Val row, Val index, function_ref<Val(Val, int64_t)> load) {
-      Val from = kb.at(source, row * ld + index * panel);
+      Val from = kb.at(source, row * ld + index * panel, element);
       Val to = kb.at(target, index * panelStride + row * panel);
       for (int64_t j = 0; j < panel; j += lanes)
-        kb.store(load(kb.at(from, j), j / lanes), kb.at(to, j));
+        kb.store(load(kb.at(from, j, element), j / lanes), kb.at(to, j));
     };
     kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
       kb.forLoop(kb.i(0), panels, 1, [&](Val index) {
         copy(row, index,
-             [&](Val at, int64_t) { return kb.load(kb.vec(), at); });
+             [&](Val at, int64_t) { return loadWide(kb, stored, at); });
       });
     });
     kb.ifThen(rest > 0, [&] {
@@ -250,8 +260,34 @@ LLVM::LLVMFuncOp GemmKernels::getPack() {
       for (int64_t j = 0; j < panel; j += lanes)
         masks.push_back(kb.laneMask(rest - j));
       kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
-        copy(row, panels,
-             [&](Val at, int64_t j) { return kb.maskedLoad(at, masks[j]); });
+        copy(row, panels, [&](Val at, int64_t j) {
+          return maskedLoadWide(kb, stored, at, masks[j]);
+        });
+      });
+    });
+  });
+}
+
+LLVM::LLVMFuncOp GemmKernels::getWiden(Stored stored) {
+  Type ptr = kb.ptr(), i64 = kb.i64(), element = elementType(kb, stored);
+  SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr, i64};
+  std::string name = "mgq_widen" + suffixOf(stored);
+  return kb.function(name, arguments, [&](Vals args) {
+    Val source = args[0], ld = args[1], rows = args[2], columns = args[3],
+        target = args[4], ldTarget = args[5];
+    const int64_t lanes = family.lanes;
+    Val whole = columns - columns % lanes;
+    Val mask = kb.laneMask(columns - whole);
+    kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
+      Val from = kb.at(source, row * ld, element);
+      Val to = kb.at(target, row * ldTarget);
+      kb.forLoop(kb.i(0), whole, lanes, [&](Val column) {
+        kb.store(loadWide(kb, stored, kb.at(from, column, element)),
+                 kb.at(to, column));
+      });
+      kb.ifThen(whole < columns, [&] {
+        kb.store(maskedLoadWide(kb, stored, kb.at(from, whole, element), mask),
+                 kb.at(to, whole));
       });
     });
   });

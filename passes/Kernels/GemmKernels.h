@@ -1,6 +1,7 @@
 //===- GemmKernels.h - Micro-kernels and packing of matrix products -------===//
 //
-// Building blocks of products C = A B of f32, made on demand, one function
+// Building blocks of products C = A B of f32 (operands may be stored narrower),
+// made on demand, one function
 // each. Every element of C is one chain of fused multiply-adds over ascending
 // k, from 0 or (accumulating) from the value it has. So neither tiles nor
 // blocks nor vector width change a bit of it.
@@ -9,7 +10,7 @@
 #ifndef MGQ_PASSES_KERNELS_GEMMKERNELS_H
 #define MGQ_PASSES_KERNELS_GEMMKERNELS_H
 
-#include "passes/Kernels/KernelBuilder.h"
+#include "passes/Kernels/StoredTypes.h"
 
 namespace mgq::kernels {
 
@@ -44,17 +45,24 @@ public:
   /// block(a, lda, b, ldb, panelStride, c, ldc, m, n, k, accumulate): a product
   /// whose operands are in cache. A is [m][lda], or [k][lda] if `transposedA`;
   /// panel j of B is [k][ldb] at b + j * panelStride, of which the columns
-  /// there are are read; `accumulate` (i64) is 0 or 1.
-  mlir::LLVM::LLVMFuncOp getBlock(bool transposedA);
+  /// there are are read; `accumulate` (i64) is 0 or 1. Narrower than f32,
+  /// panels are whole and as loadPair reads them.
+  mlir::LLVM::LLVMFuncOp getBlock(bool transposedA, Stored b = Stored::f32);
 
   /// transpose(source, ld, rows, columns, target, ldTarget): target[c][r] =
-  /// source[r][c]; rows of the target are filled up with zeros to a multiple of
-  /// the vector's length.
-  mlir::LLVM::LLVMFuncOp getTranspose();
+  /// source[r][c], f32; rows of the target are filled up with zeros to a
+  /// multiple of the vector's length.
+  mlir::LLVM::LLVMFuncOp getTranspose(Stored source = Stored::f32);
 
   /// pack(source, ld, rows, columns, target, panelStride): copies columns to
-  /// panels, [rows][panel()] at target + j * panelStride, filled up with zeros.
-  mlir::LLVM::LLVMFuncOp getPack();
+  /// panels of f32, [rows][panel()] at target + j * panelStride, filled up with
+  /// zeros.
+  mlir::LLVM::LLVMFuncOp getPack(Stored source = Stored::f32);
+
+  /// widen(source, ld, rows, columns, target, ldTarget): target[r][c] =
+  /// source[r][c], f32; rows of the target may be filled up with zeros to a
+  /// multiple of the vector's length.
+  mlir::LLVM::LLVMFuncOp getWiden(Stored source);
 
 private:
   /// Which columns of a panel a tile covers.
@@ -63,8 +71,9 @@ private:
     edge,   ///< more than one vector
     narrow, ///< at most one vector
   };
-  mlir::LLVM::LLVMFuncOp getTile(int64_t rows, bool transposedA, Width width);
-  mlir::LLVM::LLVMFuncOp getPanel(bool transposedA, Width width);
+  mlir::LLVM::LLVMFuncOp getTile(int64_t rows, bool transposedA, Width width,
+                                 Stored b);
+  mlir::LLVM::LLVMFuncOp getPanel(bool transposedA, Width width, Stored b);
   void transposeRegisters(KernelBuilder::Vals &rows);
 
   KernelBuilder kb;

@@ -44,7 +44,7 @@ private:
   llvm::StringMap<mlir::func::FuncOp> functions; ///< by kernel, types, fields
 };
 
-/// Whether a product of f32 can read its right operand packed.
+/// Whether a product can read its right operand packed.
 bool isPackable(kern::MatmulOp op);
 /// Finds the arguments of layer functions that are to be read packed, adds the
 /// functions that pack them, and names those in the layers' `nn.packed`.

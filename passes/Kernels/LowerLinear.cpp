@@ -32,7 +32,7 @@ static Value finish(Lowering &l, Value value, Value result) {
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::MatmulOp op) {
-  Value a = l.get(op.getLhs()), b = l.get(op.getRhs());
+  Value a = l.getStored(op.getLhs()), b = l.getStored(op.getRhs());
   bool ta = op.getTransposeA(), tb = op.getTransposeB();
   ArrayRef<int64_t> sa = shapeOf(a), sb = shapeOf(b);
   ArrayRef<int64_t> la = sa.drop_back(2), lb = sb.drop_back(2);
@@ -209,7 +209,7 @@ static Value weightMatrices(Lowering &l, Value weight, const Geometry &g) {
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::ConvOp op) {
-  Value input = l.get(op.getInput()), weight = l.get(op.getWeight());
+  Value input = l.get(op.getInput()), weight = l.getStored(op.getWeight());
   Geometry g(op, shapeOf(input), shapeOf(weight), shapeOf(op.getResult()));
   Value columns = l.reshape(unfold(l, input, g, false),
                             {g.batch * g.groups, g.depth(), g.positionCount()});
@@ -219,7 +219,7 @@ LogicalResult kernels::lower(Lowering &l, nn::ConvOp op) {
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::ConvGradInputOp op) {
-  Value grad = l.get(op.getGrad()), weight = l.get(op.getWeight());
+  Value grad = l.get(op.getGrad()), weight = l.getStored(op.getWeight());
   Geometry g(op, shapeOf(op.getResult()), shapeOf(weight), shapeOf(grad));
   Value rows = l.reshape(
       grad, {g.batch * g.groups, g.outChannels / g.groups, g.positionCount()});

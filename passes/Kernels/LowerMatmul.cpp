@@ -1,9 +1,9 @@
 //===- LowerMatmul.cpp - kern.matmul to calls of generated kernels --------===//
 //
-// In: kern.matmul on memrefs. After: those of f32 whose layout the generated
-// products read (static strides; in each matrix one dimension is contiguous)
-// are calls of a private function per shape, which calls mgq_gemm_* with the
-// shape as a constant:
+// In: kern.matmul on memrefs. After: those that sum in f32 and whose layout the
+// generated products read (static strides; in each matrix one dimension is
+// contiguous) are calls of a private function per shape, which calls mgq_gemm_*
+// with the shape as a constant:
 //
 //   func.call @kern_matmul_0(%a, %b, %c)
 //
@@ -48,6 +48,7 @@ struct Matrix {
   bool transposed; ///< its rows as stored are the columns
   int64_t stride;  ///< between rows as stored
   int64_t batchStride;
+  Stored stored;
 };
 
 } // namespace
@@ -57,7 +58,8 @@ static std::optional<Matrix> readMatrix(Value buffer, bool transposed) {
   auto type = cast<MemRefType>(buffer.getType());
   SmallVector<int64_t> strides;
   int64_t offset;
-  if (!type.getElementType().isF32() || !type.hasStaticShape() ||
+  std::optional<Stored> stored = storedOf(type.getElementType());
+  if (!stored || !type.hasStaticShape() ||
       failed(type.getStridesAndOffset(strides, offset)) ||
       llvm::is_contained(strides, ShapedType::kDynamic))
     return std::nullopt;
@@ -67,16 +69,23 @@ static std::optional<Matrix> readMatrix(Value buffer, bool transposed) {
   if (stride == 1 || shape[1] == 1) {
     // A stride that no element uses may be anything.
     return Matrix{buffer, transposed, std::max(rowStride, shape[1]),
-                  batchStride};
+                  batchStride, *stored};
   }
   if (rowStride == 1 || shape[0] == 1)
-    return Matrix{buffer, !transposed, std::max(stride, shape[0]), batchStride};
+    return Matrix{buffer, !transposed, std::max(stride, shape[0]), batchStride,
+                  *stored};
   return std::nullopt;
+}
+
+/// The same for what a product writes: f32.
+static std::optional<Matrix> readResult(Value buffer) {
+  std::optional<Matrix> matrix = readMatrix(buffer, false);
+  return matrix && matrix->stored == Stored::f32 ? matrix : std::nullopt;
 }
 
 bool mgq::kernels::isPackable(kern::MatmulOp op) {
   std::optional<Matrix> a = readMatrix(op.getLhs(), op.getTransposeA());
-  std::optional<Matrix> c = readMatrix(op.getInit(), false);
+  std::optional<Matrix> c = readResult(op.getInit());
   return a && c && !c->transposed;
 }
 
@@ -85,7 +94,7 @@ static void lowerMatmul(kern::MatmulOp op, KernelCalls &calls,
                         const llvm::DenseSet<Value> &packedWeights) {
   std::optional<Matrix> a = readMatrix(op.getLhs(), op.getTransposeA());
   std::optional<Matrix> b = readMatrix(op.getRhs(), op.getTransposeB());
-  std::optional<Matrix> c = readMatrix(op.getInit(), false);
+  std::optional<Matrix> c = readResult(op.getInit());
   if (!a || !b || !c)
     return;
   auto [batch, m, n, k] = op.getSizes();
@@ -118,7 +127,8 @@ static void lowerMatmul(kern::MatmulOp op, KernelCalls &calls,
     layout = BLayout::packed;
   shape.chooseChunks(calls.getFamily(), a->transposed, layout);
 
-  LLVM::LLVMFuncOp gemm = calls.getGemms().getGemm(a->transposed, layout);
+  LLVM::LLVMFuncOp gemm =
+      calls.getGemms().getGemm(a->transposed, layout, a->stored, b->stored);
   calls.replace(op, "kern_matmul", gemm, {a->buffer, b->buffer, c->buffer},
                 shape.getFields());
 }

@@ -11,6 +11,14 @@ using namespace mlir;
 using namespace mgq;
 using namespace mgq::kernels;
 
+Value Lowering::getStored(Value value) const {
+  auto cast = value.getDefiningOp<nn::CastOp>();
+  if (!cast || !elementOf(cast.getResult()).isF32())
+    return get(value);
+  Type from = elementOf(cast.getInput());
+  return get(from.isBF16() || from.isF16() ? cast.getInput() : value);
+}
+
 Value Lowering::empty(RankedTensorType type) {
   return tensor::EmptyOp::create(builder, loc, type.getShape(),
                                  type.getElementType());

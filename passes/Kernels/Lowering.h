@@ -147,6 +147,9 @@ public:
   Value get(Value value) const {
     return value ? values.lookup(value) : Value();
   }
+  /// What a product may read for an f32 operand: where that is a narrower float
+  /// widened, the narrow one, so that no wide copy is made.
+  Value getStored(Value value) const;
   void set(Value value, Value lowered) { values[value] = lowered; }
   llvm::DenseMap<Value, Value> values;
   /// Whether attention on this type becomes kern.attention.

@@ -16,7 +16,8 @@
 //   @pack.bt.64x128, unit]} func.func @pack.bt.64x128(%w: memref<128x64xf32>,
 //   %panels: memref<8192xf32>) attributes {nn.layer}
 //
-// Whoever calls @mlp passes panels for %w. Other bits do not come out: an
+// Whoever calls @mlp passes panels for %w. A weight stored as bf16 or f16 has
+// panels of that type (@pack.bt.64x128.bf16). Other bits do not come out: an
 // element of a product is the same chain of FMAs.
 //
 //===----------------------------------------------------------------------===//
@@ -48,7 +49,7 @@ static bool isFrozenMatrix(Value value, SymbolTable &symbols) {
   auto param = symbols.lookup<nn::ParamOp>(ref.getParam());
   return param && !param.isTrainable() &&
          param.getTensorType().getRank() == 2 &&
-         param.getTensorType().getElementType().isF32();
+         storedOf(param.getTensorType().getElementType());
 }
 
 namespace {
@@ -87,7 +88,7 @@ struct MarkPackablePass
 static bool isOnlyB(BlockArgument weight, bool &transposed) {
   auto type = cast<MemRefType>(weight.getType());
   if (type.getRank() != 2 || !type.getLayout().isIdentity() ||
-      !type.getElementType().isF32() || weight.use_empty())
+      !storedOf(type.getElementType()) || weight.use_empty())
     return false;
   auto first = dyn_cast<kern::MatmulOp>(*weight.user_begin());
   if (!first)
@@ -113,8 +114,9 @@ static FlatSymbolRefAttr getPackFunction(MemRefType type, bool transposed,
                                          KernelCalls &calls) {
   int64_t n = type.getDimSize(transposed ? 0 : 1);
   int64_t k = type.getDimSize(transposed ? 1 : 0);
+  Stored stored = *storedOf(type.getElementType());
   std::string name = (transposed ? "pack.bt." : "pack.b.") + std::to_string(k) +
-                     "x" + std::to_string(n);
+                     "x" + std::to_string(n) + suffixOf(stored, ".");
   auto result = FlatSymbolRefAttr::get(type.getContext(), name);
   ModuleOp module = calls.getModule();
   if (module.lookupSymbol(name))
@@ -128,7 +130,7 @@ static FlatSymbolRefAttr getPackFunction(MemRefType type, bool transposed,
   calls.getGemms().getBuilder().insert(function);
   b.setInsertionPointToStart(function.addEntryBlock());
   calls.call(b, function.getLoc(), "kern_pack",
-             calls.getGemms().getPackB(transposed),
+             calls.getGemms().getPackB(transposed, stored),
              {function.getArgument(0), function.getArgument(1)},
              {n, k, type.getDimSize(1)});
   func::ReturnOp::create(b, function.getLoc());

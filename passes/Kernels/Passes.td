@@ -3,6 +3,15 @@
 
 include "mlir/Pass/PassBase.td"
 
+def SinkCastsPass : Pass<"kern-sink-casts", "::mlir::ModuleOp"> {
+  let summary = "Move casts to wider floats below ops that only move elements";
+  let description = [{
+    So rows are picked from a table as it is stored, bf16 or f16, and only they
+    are widened.
+  }];
+  let dependentDialects = ["::mgq::nn::NNDialect"];
+}
+
 def ConvertNNToLinalgPass : Pass<"convert-nn-to-linalg", "::mlir::ModuleOp"> {
   let summary = "Lower nn ops of layer functions to linalg and kern on tensors";
   let description = [{
@@ -120,10 +129,10 @@ def MarkPackablePass : Pass<"kern-mark-packable", "::mlir::ModuleOp"> {
 }
 
 def LowerMatmulPass : Pass<"kern-lower-matmul", "::mlir::ModuleOp"> {
-  let summary = "Replace products and attention on f32 memrefs by calls of generated kernels";
+  let summary = "Replace products and attention that compute in f32 by calls of generated kernels";
   let description = [{
-    The kernels are functions of the module (Gemm.h, FlashAttention.h). A
-    `kern.matmul` of another type, or on memrefs whose matrices have no
+    The kernels are functions of the module (Gemm.h, FlashAttention.h); those of
+    products read f32, bf16 and f16. A `kern.matmul` of another type, or on memrefs whose matrices have no
     contiguous dimension, stays; attention of another type, or on memrefs whose
     rows are not contiguous, too.
   }];

@@ -16,6 +16,7 @@ using namespace mgq::kernels;
 /// nn on tensors to loops on memrefs.
 static void addLoweringPasses(OpPassManager &passes,
                               const CpuOptions &options) {
+  passes.addPass(createSinkCastsPass());
   ConvertNNToLinalgPassOptions convert;
   convert.fusedAttention = options.fusedAttention;
   passes.addPass(createConvertNNToLinalgPass(convert));

@@ -120,10 +120,10 @@ static LogicalResult checkGradients(func::FuncOp train, SymbolTable &symbols) {
     if (!param || !param.isTrainable())
       return train.emitOpError("has a gradient of ")
              << name << ", which is not a trainable parameter";
-    if (param.getType() != train.getResultTypes()[i]) {
+    if (param.getValueType() != train.getResultTypes()[i]) {
       InFlightDiagnostic diag = train.emitOpError("has a gradient of type ")
                                 << train.getResultTypes()[i] << ", expected "
-                                << param.getType();
+                                << param.getValueType();
       diag.attachNote(param.getLoc()) << "parameter declared here";
       return diag;
     }

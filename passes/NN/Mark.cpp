@@ -6,6 +6,7 @@
 // - every nn.param is `trainable` or `frozen`, by the globs of the options or
 //   else the model's metadata `mgq.trainable`; each trainable parameter is
 //   proven to reach the loss through differentiable ops.
+// - trainable parameters stored as bf16 or f16 are f32 (WidenTrainable.cpp).
 // - where the loss is a mean cross-entropy, its sum and its count are results:
 //
 //     %sum = nn.reduce sum %losses ...         %sum = ...
@@ -22,6 +23,7 @@
 #include "passes/NN/Activity.h"
 #include "passes/NN/Globs.h"
 #include "passes/NN/Passes.h"
+#include "passes/NN/WidenTrainable.h"
 
 #include "mlir/Analysis/SliceAnalysis.h"
 #include "mlir/IR/Builders.h"
@@ -137,6 +139,11 @@ static LogicalResult markParams(ModuleOp module,
     bool trains = trained.contains(param.getSymName()) &&
                   !frozen.contains(param.getSymName());
     any |= trains;
+    Type element = param.getTensorType().getElementType();
+    if (trains && !element.isF32() && !element.isBF16() && !element.isF16())
+      return emitError(param.getLoc(), "not supported yet: training parameter ")
+             << param.getSymName() << " of type " << element
+             << "; supported: f32, bf16, f16";
     param.setTrainability(trains ? Trainability::Trainable
                                  : Trainability::Frozen);
   }
@@ -325,8 +332,10 @@ struct MarkPass : mgq::nn::impl::MarkPassBase<MarkPass> {
       return signalPassFailure();
     }
     if (failed(markParams(module, llvm::to_vector(trainable),
-                          llvm::to_vector(freeze))) ||
-        failed(markLoss(model)))
+                          llvm::to_vector(freeze))))
+      return signalPassFailure();
+    widenTrainable(model);
+    if (failed(markLoss(model)))
       return signalPassFailure();
     eraseDead(model);
     module->removeAttr(kDeadParamsAttr);

@@ -295,6 +295,44 @@ struct DropCast : OpRewritePattern<CastOp> {
   }
 };
 
+/// cast(view(w)) -> view(cast(w)) for a parameter that is stored narrower than
+/// it is used: idioms look for views, and find them as if w were stored wide.
+struct WidenBeforeViews : OpRewritePattern<CastOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  LogicalResult matchAndRewrite(CastOp op,
+                                PatternRewriter &rewriter) const override {
+    Operation *view = op.getInput().getDefiningOp();
+    if (!isa_and_nonnull<ReshapeOp, TransposeOp, BroadcastOp, SliceOp>(view) ||
+        !isWidening(op) || !isViewOfParam(view))
+      return rewriter.notifyMatchFailure(op, "widens no view of a parameter");
+    Value source = view->getOperand(0);
+    Type element = op.getType().getElementType();
+    Value wide = CastOp::create(rewriter, op.getLoc(),
+                                typeOf(source).clone(element), source);
+    Operation *moved = rewriter.clone(*view);
+    rewriter.modifyOpInPlace(moved, [&] {
+      moved->setOperand(0, wide);
+      moved->getResult(0).setType(op.getType());
+    });
+    rewriter.replaceOp(op, moved);
+    return success();
+  }
+
+private:
+  static bool isWidening(CastOp op) {
+    auto from = dyn_cast<FloatType>(typeOf(op.getInput()).getElementType());
+    auto to = dyn_cast<FloatType>(op.getType().getElementType());
+    return from && to && from.getWidth() < to.getWidth();
+  }
+
+  static bool isViewOfParam(Operation *op) {
+    while (isa_and_nonnull<ReshapeOp, TransposeOp, BroadcastOp, SliceOp>(op))
+      op = op->getOperand(0).getDefiningOp();
+    return isa_and_nonnull<ParamRefOp>(op);
+  }
+};
+
 /// x * 1, x / 1 -> x.
 struct DropScale : OpRewritePattern<BinaryOp> {
   using OpRewritePattern::OpRewritePattern;
@@ -315,5 +353,5 @@ void mgq::nn::populateShapePatterns(RewritePatternSet &patterns) {
                SliceBeforeTranspose, DropUnitsBeforeTranspose, DropSlice,
                MergeBroadcasts, DropOperandBroadcast<BinaryOp>,
                DropOperandBroadcast<SelectOp>, DropOperandBroadcast<CompareOp>,
-               DropCast, DropScale>(patterns.getContext());
+               DropCast, WidenBeforeViews, DropScale>(patterns.getContext());
 }

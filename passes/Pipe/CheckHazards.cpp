@@ -9,6 +9,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "passes/Pipe/Passes.h"
+#include "passes/Pipe/StepGraph.h"
 
 #include "llvm/ADT/BitVector.h"
 
@@ -127,7 +128,7 @@ void Program::collect(Node &node) {
 /// A parameter's value, or something of its size.
 void Program::touchParam(Node &node, StringRef name, int64_t offset) {
   auto param = module.lookupSymbol<mgq::nn::ParamOp>(name);
-  int64_t bytes = param ? int64_t(param.getLength()) : 4;
+  int64_t bytes = param ? byteSize(param.getValueType()) : 4;
   node.accesses.push_back({offset, offset + bytes, /*isWrite=*/true});
 }
 

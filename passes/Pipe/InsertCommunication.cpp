@@ -121,7 +121,7 @@ void Communication::createTiedEdges() {
   for (auto &[param, owner] : graph.owners(module)) {
     FlatSymbolRefAttr symbol = FlatSymbolRefAttr::get(param);
     RankedTensorType type =
-        module.lookupSymbol<nn::ParamOp>(param).getTensorType();
+        module.lookupSymbol<nn::ParamOp>(param).getValueType();
     for (unsigned i = 0; i < train.getNumResults(); ++i) {
       auto of = train.getResultAttrOfType<FlatSymbolRefAttr>(i, "nn.gradient");
       func::CallOp call = StepGraph::producer(ret->getOperand(i));

@@ -100,9 +100,9 @@ void RankMemory::placeAccumulators(OpBuilder &builder) {
   });
 }
 
-/// Trainable parameters with gradient and optimizer state on the stage that
-/// owns them; a frozen one stays in the mapped file unless its bytes lie there
-/// unaligned.
+/// Trainable parameters, f32, with gradient and optimizer state on the stage
+/// that owns them; a frozen one stays in the mapped file unless its bytes lie
+/// there unaligned.
 LogicalResult RankMemory::placeParams(OpBuilder &builder,
                                       ArrayRef<func::CallOp> calls) {
   llvm::DenseSet<StringAttr> used;
@@ -120,13 +120,9 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
            owners.lookup(param.getSymNameAttr()) == stage;
   };
   for (nn::ParamOp param : mine) {
-    int64_t bytes = param.getLength();
+    int64_t bytes = byteSize(param.getValueType());
     Type element = param.getTensorType().getElementType();
     int64_t align = std::max(8u, element.getIntOrFloatBitWidth()) / 8;
-    if (param.isTrainable() && !element.isF32())
-      return param.emitError("not supported yet: training parameter ")
-             << param.getSymName() << " of type " << element
-             << "; supported: f32";
     bool isCopied = param.isTrainable() || param.getOffset() % align != 0;
     params[param.getSymNameAttr()] =
         isCopied ? Attribute(arena(weights.take(bytes), bytes))
@@ -138,7 +134,8 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
   gradients.begin = weights.end();
   for (nn::ParamOp param : mine)
     if (isOwned(param))
-      ownOffsets[param.getSymNameAttr()] = gradients.take(param.getLength());
+      ownOffsets[param.getSymNameAttr()] =
+          gradients.take(byteSize(param.getValueType()));
   ownedBytes = gradients.bytes;
   OpBuilder::InsertionGuard guard(builder);
   placeAccumulators(builder);
@@ -153,8 +150,8 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
       value = place.getOffset();
     if (isOwned(param)) {
       gradient = ownOffsets.lookup(param.getSymNameAttr());
-      momentum = optimizer.take(param.getLength());
-      variance = optimizer.take(param.getLength());
+      momentum = optimizer.take(byteSize(param.getValueType()));
+      variance = optimizer.take(byteSize(param.getValueType()));
     }
     PlaceParamOp::create(
         builder, param.getLoc(), FlatSymbolRefAttr::get(param.getSymNameAttr()),

@@ -109,7 +109,7 @@ static inline uint64_t mgq_hash(uint64_t hash, const void *data, int64_t n) {
 
 typedef struct mgq_param {
   const char *name;    /* canonical name */
-  mgq_tensor stored;   /* as in the file and in kernels */
+  mgq_tensor stored;   /* as in the file; kernels read trainable ones as f32 */
   const char *file;    /* relative to the folder of weights */
   int64_t file_offset; /* bytes */
   int32_t trainable;   /* 0 or 1 */

@@ -30,7 +30,7 @@ struct CheckpointTest : testing::Test {
 
   void SetUp() override {
     writeToyWeights(dir / "toy.weights");
-    Weights weights(view, dir.path, arena);
+    Weights(view, dir.path).load(arena);
     state.step = 5;
     state.updates = 4;
     state.emptySteps = 1;
@@ -73,6 +73,47 @@ TEST_F(CheckpointTest, RestoresEverything) {
   EXPECT_EQ(loaded.emptySteps, 1);
   EXPECT_EQ(loaded.seed, ~uint64_t{0});
   EXPECT_EQ(loaded.clipHistory, state.clipHistory);
+}
+
+// A parameter stored as bf16 is saved so, and its f32 value beside it.
+TEST_F(CheckpointTest, KeepsStoredTypesAndMasters) {
+  float *bias = nullptr;
+  for (int32_t i = 0; i < view.tables.place_count; ++i)
+    if (const mgq_place &place = view.tables.places[i];
+        program.params[place.param].name == std::string("bias"))
+      bias = arena.floatsAt(place.value_offset);
+  ASSERT_NE(bias, nullptr);
+  for (int i = 0; i < 4; ++i)
+    bias[i] = 1 + static_cast<float>(i) * 0x1p-9f; // Not all in bf16.
+  std::string path = save(5);
+  SafetensorsFile model(path + "/model.safetensors"),
+      optimizer(path + "/optimizer.safetensors");
+  EXPECT_EQ(model.find("bias")->type, MGQ_BF16);
+  EXPECT_EQ(model.find("head.weight")->type, MGQ_F32);
+  ASSERT_EQ(optimizer.find("master/bias")->type, MGQ_F32);
+  EXPECT_EQ(memcmp(optimizer.find("master/bias")->data, bias, 16), 0);
+  EXPECT_EQ(optimizer.find("momentum/bias")->type, MGQ_F32);
+  EXPECT_EQ(optimizer.find("master/head.weight"), nullptr);
+
+  Arena other(arenaBytes);
+  Transfer there(view, other, group);
+  loadCheckpoint(path, there);
+  EXPECT_EQ(memcmp(arena.at(0), other.at(0), arenaBytes), 0);
+}
+
+// Of two files of different checkpoints one would be ignored.
+TEST_F(CheckpointTest, RefusesMastersOfOtherValues) {
+  std::string path = save(5);
+  std::string model = readFile(path + "/model.safetensors");
+  SafetensorsFile file(path + "/model.safetensors");
+  std::string bias(reinterpret_cast<const char *>(file.find("bias")->data), 8);
+  size_t at = model.rfind(bias);
+  ASSERT_NE(at, std::string::npos);
+  model[at] ^= 1;
+  writeFile(path + "/model.safetensors", model);
+  EXPECT_THAT(loadError(path),
+              HasSubstr("do not belong together: tensor 'bias' is not "
+                        "'master/bias' rounded to BF16"));
 }
 
 TEST_F(CheckpointTest, KeepsTheLatest) {
@@ -126,7 +167,8 @@ TEST_F(CheckpointTest, LoadsParametersOfAnyFloatType) {
   for (const auto &[name, view] : saved.tensors()) {
     std::vector<uint16_t> halves(view.bytes / 2), upper; // BF16, cut.
     memcpy(halves.data(), view.data, view.bytes);
-    for (size_t i = 1; i < halves.size(); i += 2)
+    size_t step = view.type == MGQ_F32 ? 2 : 1; // "bias" is BF16 already.
+    for (size_t i = step - 1; i < halves.size(); i += step)
       upper.push_back(halves[i]);
     narrow[name] = tensor("BF16", view.shape, upper);
   }
@@ -193,7 +235,7 @@ TEST_F(CheckpointTest, SurvivesDamage) {
 }
 
 TEST_F(CheckpointTest, WeightsNameWhatIsWrong) {
-  auto error = [&] { return errorOf([&] { Weights(view, dir.path, arena); }); };
+  auto error = [&] { return errorOf([&] { Weights(view, dir.path); }); };
   EXPECT_EQ(error(), "no error");
   // BF16 in the file, f32 in the arena.
   std::string bytes = readFile(dir / "toy.weights");

@@ -227,6 +227,11 @@ TEST_F(Robust, DryRunChangesNothing) {
   EXPECT_THAT(result.output, HasSubstr("records: 7"));
   EXPECT_FALSE(fileExists(dir / "l.jsonl"));
   EXPECT_FALSE(fileExists(dir / "out"));
+  // Without data it tells of weights and memory.
+  result = runToy(dir, {"--weights=.", "--dry-run"});
+  EXPECT_EQ(result.status, 0) << result.error;
+  EXPECT_THAT(result.output, HasSubstr("memory: "));
+  EXPECT_THAT(result.output, testing::Not(HasSubstr("records")));
   std::filesystem::remove(dir / "toy.weights");
   result = run({"--dry-run"}, 1);
   EXPECT_THAT(result.error, HasSubstr("--weights DIR says where"));

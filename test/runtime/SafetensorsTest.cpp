@@ -171,6 +171,69 @@ TEST(Types, ConvertsFloats) {
   EXPECT_EQ(values[0], 0.1f);
 }
 
+/// What convertFromFloat makes of a number.
+static uint16_t narrowed(mgq_type type, float value) {
+  uint16_t bits = 0;
+  convertFromFloat(type, &value, reinterpret_cast<std::byte *>(&bits), 1);
+  return bits;
+}
+
+// Ties go to even; what is too large is infinite; subnormals are rounded too.
+TEST(Types, RoundsToNarrowFloats) {
+  EXPECT_EQ(narrowed(MGQ_BF16, 1 + 0x1p-8f), 0x3f80);
+  EXPECT_EQ(narrowed(MGQ_BF16, 1 + 0x3p-8f), 0x3f82);
+  EXPECT_EQ(narrowed(MGQ_BF16, 1 + 0x1.8p-8f), 0x3f81);
+  EXPECT_EQ(narrowed(MGQ_BF16, -3.4e38f), 0xff80);
+  EXPECT_EQ(narrowed(MGQ_BF16, 0x1p-133f), 0x0001);
+  EXPECT_EQ(narrowed(MGQ_F16, 1 + 0x1p-11f), 0x3c00);
+  EXPECT_EQ(narrowed(MGQ_F16, 1 + 0x3p-11f), 0x3c02);
+  EXPECT_EQ(narrowed(MGQ_F16, 65519), 0x7bff);
+  EXPECT_EQ(narrowed(MGQ_F16, 65520), 0x7c00);
+  EXPECT_EQ(narrowed(MGQ_F16, -HUGE_VALF), 0xfc00);
+  EXPECT_EQ(narrowed(MGQ_F16, 0x1p-25f), 0x0000);
+  EXPECT_EQ(narrowed(MGQ_F16, 0x1.8p-25f), 0x0001);
+  EXPECT_EQ(narrowed(MGQ_F16, -0x3p-25f), 0x8002);
+  EXPECT_EQ(narrowed(MGQ_F16, 0x1.ffcp-15f + 0x1p-25f), 0x0400);
+  EXPECT_EQ(narrowed(MGQ_F16, -0.0f), 0x8000);
+}
+
+// Every narrow number comes back, and NaN stays NaN.
+TEST(Types, RoundsBackToWhatItWidened) {
+  for (mgq_type type : {MGQ_BF16, MGQ_F16})
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      auto narrow = static_cast<uint16_t>(bits);
+      float wide;
+      convertToFloat(type, reinterpret_cast<const std::byte *>(&narrow), &wide,
+                     1);
+      uint16_t back = narrowed(type, wide);
+      if (wide == wide) {
+        ASSERT_EQ(back, narrow) << typeName(type);
+        continue;
+      }
+      convertToFloat(type, reinterpret_cast<const std::byte *>(&back), &wide,
+                     1);
+      ASSERT_TRUE(wide != wide) << typeName(type) << ' ' << narrow;
+    }
+}
+
+TEST(Safetensors, WritesNarrowTypes) {
+  TempDir dir;
+  const float values[] = {1, 2, 3, -4, 5.001f, 6};
+  const int64_t swapped[] = {1, 0};
+  writeSafetensors(dir / "w",
+                   {{"h", {3, 2}, values, swapped, nullptr, MGQ_F16},
+                    {"b", {6}, values, nullptr, nullptr, MGQ_BF16}},
+                   {});
+  SafetensorsFile file(dir / "w");
+  EXPECT_EQ(file.find("h")->type, MGQ_F16);
+  EXPECT_EQ(file.find("b")->type, MGQ_BF16);
+  float wide[6];
+  convertToFloat(MGQ_F16, file.find("h")->data, wide, 6);
+  EXPECT_THAT(wide, testing::ElementsAre(1, 3, 5, 2, -4, 6));
+  convertToFloat(MGQ_BF16, file.find("b")->data, wide, 6);
+  EXPECT_THAT(wide, testing::ElementsAre(1, 2, 3, -4, 5, 6));
+}
+
 TEST(Types, TransposesThreeAxes) {
   std::vector<float> from(24), to(24), back(24);
   for (int i = 0; i < 24; ++i)

@@ -28,7 +28,10 @@ static Results parameter(ParamRefOp op, const Parameters &parameters) {
   if (found == parameters.end())
     return op.emitOpError("refers to ")
            << op.getParamAttr() << ", which was given no value";
-  return SmallVector<Tensor>{found->second};
+  // What trains is wider than it is stored; numbers here have no width.
+  Tensor value = found->second;
+  value.type = cast<RankedTensorType>(op.getType());
+  return SmallVector<Tensor>{value};
 }
 
 /// The results of an op with one result.

@@ -46,18 +46,21 @@ const char *mgq::rt::bytesText(int64_t bytes, char (&buffer)[32]) {
   return buffer;
 }
 
-void mgq::rt::checkMemory(int64_t bytes, const std::string &what) {
+std::string mgq::rt::memoryShortage(int64_t bytes, const std::string &what) {
   char need[32], have[32];
   int64_t available = procBytes("/proc/meminfo", "\nMemAvailable:");
   int64_t swap = procBytes("/proc/meminfo", "\nSwapFree:");
-  if (available >= 0 && bytes > available + std::max<int64_t>(swap, 0))
-    fail("{} {} of memory, {} are available; compile with a smaller "
-         "micro-batch or --recompute=full",
-         what, bytesText(bytes, need),
-         bytesText(available + std::max<int64_t>(swap, 0), have));
+  if (available < 0 || bytes <= available + std::max<int64_t>(swap, 0))
+    return "";
+  return fmt::format(
+      "{} {} of memory, {} are available; compile with a smaller micro-batch "
+      "or --recompute=full",
+      what, bytesText(bytes, need),
+      bytesText(available + std::max<int64_t>(swap, 0), have));
 }
 
-Arena::Arena(int64_t bytes) : bytes(bytes), before(anonymousBytes()) {
+Arena::Arena(int64_t bytes, ArenaUse use)
+    : bytes(bytes), before(anonymousBytes()) {
   char need[32];
   bool huge = bytes >= hugePageBytes;
   mappedBytes = std::max<int64_t>(bytes, 1) + (huge ? hugePageBytes : 0);
@@ -70,9 +73,9 @@ Arena::Arena(int64_t bytes) : bytes(bytes), before(anonymousBytes()) {
   if (huge)
     address = (address + hugePageBytes - 1) / hugePageBytes * hugePageBytes;
   base = reinterpret_cast<std::byte *>(address);
-  if (huge)
+  if (huge && use == ArenaUse::Whole)
     madvise(base, bytes / hugePageBytes * hugePageBytes, MADV_HUGEPAGE);
-  for (int64_t i = 0; i < bytes; i += 4096)
+  for (int64_t i = 0; i < bytes && use == ArenaUse::Whole; i += 4096)
     *reinterpret_cast<volatile std::byte *>(base + i) = std::byte{0};
   samplePeak();
 }

@@ -9,16 +9,19 @@
 
 namespace mgq::rt {
 
-/// Throws Error that says how much is needed and how much there is, if this
-/// machine has not `bytes` left. `what`: "the plan needs".
-void checkMemory(int64_t bytes, const std::string &what);
+/// Says how much is needed and how much there is, if this machine has not
+/// `bytes` left; else empty. `what`: "the plan needs".
+std::string memoryShortage(int64_t bytes, const std::string &what);
 
-/// Anonymous memory in huge pages where the system has them, zero-filled and
-/// touched once, so that running out of memory shows at the start.
+/// Whether an arena is all used, or only addresses, little of it used.
+enum class ArenaUse { Whole, Little };
+
+/// Anonymous memory in huge pages where the system has them, zero-filled; a
+/// whole one is touched once, so that running out of memory shows at the start.
 class Arena {
 public:
   /// Throws Error if the system gives no such range.
-  explicit Arena(int64_t bytes);
+  explicit Arena(int64_t bytes, ArenaUse use = ArenaUse::Whole);
   Arena(const Arena &) = delete;
   Arena &operator=(const Arena &) = delete;
   ~Arena();

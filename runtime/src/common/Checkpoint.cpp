@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -26,15 +27,25 @@ static constexpr Kind valueKind = {"", ParamPart::Value};
 static constexpr Kind gradientKind = {"", ParamPart::Gradient};
 static constexpr Kind momentumKind = {"momentum/", ParamPart::Momentum};
 static constexpr Kind varianceKind = {"variance/", ParamPart::Variance};
+static constexpr Kind masterKind = {"master/", ParamPart::Master};
+static const std::vector<Kind> modelKinds = {valueKind};
+static const std::vector<Kind> optimizerKinds = {momentumKind, varianceKind,
+                                                 masterKind};
 static const std::vector<ParamPart> allParts = {
-    ParamPart::Value, ParamPart::Momentum, ParamPart::Variance};
+    ParamPart::Value, ParamPart::Momentum, ParamPart::Variance,
+    ParamPart::Master};
+
+/// The type of a tensor in a checkpoint: values are in their stored type.
+static mgq_type typeOf(const Kind &kind, const mgq_param &param) {
+  return kind.part == ParamPart::Value ? param.stored.type : MGQ_F32;
+}
 
 static void writeKinds(const std::string &path, Transfer &transfer,
                        const std::vector<Kind> &kinds) {
   const mgq_program &program = transfer.program();
   std::vector<TensorSource> tensors;
   for (const Kind &kind : kinds)
-    for (int32_t i : trainableParams(program)) {
+    for (int32_t i : transfer.paramsWith(kind.part)) {
       const mgq_param &param = program.params[i];
       tensors.push_back(
           {std::string(kind.prefix) + param.name, shapeOf(param.stored),
@@ -42,7 +53,8 @@ static void writeKinds(const std::string &path, Transfer &transfer,
            [&transfer, i, part = kind.part](int64_t begin, int64_t count,
                                             float *to) {
              transfer.read(i, part, begin, count, to);
-           }});
+           },
+           typeOf(kind, param)});
     }
   writeSafetensors(path, tensors, {{"format", "pt"}});
 }
@@ -170,9 +182,8 @@ std::string mgq::rt::saveCheckpoint(const std::string &output,
   if (!fs::create_directory(temporary, code))
     fail("cannot write '{}': {}", final.string(), code.message());
   try {
-    writeKinds(temporary / "model.safetensors", transfer, {valueKind});
-    writeKinds(temporary / "optimizer.safetensors", transfer,
-               {momentumKind, varianceKind});
+    writeKinds(temporary / "model.safetensors", transfer, modelKinds);
+    writeKinds(temporary / "optimizer.safetensors", transfer, optimizerKinds);
     writeText(temporary / "trainer_state.json",
               stateJson(transfer.program(), state).dump(2) + "\n");
     publish(temporary, final);
@@ -192,15 +203,16 @@ std::string mgq::rt::saveCheckpoint(const std::string &output,
   return final.string();
 }
 
-/// Checks that a file holds exactly the trainable parameters under `kinds`, as
-/// F32, or as any float type if `anyFloat`.
-static void checkNames(const SafetensorsFile &file, const mgq_program &program,
+/// Checks that a file holds exactly the trainable parameters under `kinds`, in
+/// the types that checkpoints have, or as any float type if `anyFloat`.
+static void checkNames(const SafetensorsFile &file, const Transfer &transfer,
                        const std::vector<Kind> &kinds, bool anyFloat = false) {
+  const mgq_program &program = transfer.program();
   std::set<std::string> extra;
   for (const auto &entry : file.tensors())
     extra.insert(entry.first);
   for (const Kind &kind : kinds)
-    for (int32_t i : trainableParams(program)) {
+    for (int32_t i : transfer.paramsWith(kind.part)) {
       const mgq_param &param = program.params[i];
       std::string name = std::string(kind.prefix) + param.name;
       const TensorView *view = file.find(name);
@@ -210,11 +222,12 @@ static void checkNames(const SafetensorsFile &file, const mgq_program &program,
              file.path(), name);
       Shape wanted =
           transposedShape(shapeOf(param.stored), param.canonical_permutation);
-      bool known = anyFloat ? isFloat(view->type) : view->type == MGQ_F32;
+      mgq_type type = typeOf(kind, param);
+      bool known = anyFloat ? isFloat(view->type) : view->type == type;
       if (!known || view->shape != wanted)
-        fail("'{}' does not fit: tensor '{}' is {} {}, expected F32 {}",
+        fail("'{}' does not fit: tensor '{}' is {} {}, expected {} {}",
              file.path(), name, typeName(view->type), shapeText(view->shape),
-             shapeText(wanted));
+             typeName(type), shapeText(wanted));
       extra.erase(name);
     }
   if (!extra.empty())
@@ -226,11 +239,38 @@ static void readKinds(const SafetensorsFile &file, Transfer &transfer,
                       const std::vector<Kind> &kinds) {
   const mgq_program &program = transfer.program();
   for (const Kind &kind : kinds)
-    for (int32_t i : trainableParams(program)) {
+    for (int32_t i : transfer.paramsWith(kind.part)) {
       std::string name = std::string(kind.prefix) + program.params[i].name;
       const TensorView &view = *file.find(name);
       transfer.write(i, kind.part, view.type, view.data);
     }
+}
+
+/// Checks that values are the rounded masters: one of two files exchanged for
+/// another checkpoint's, or edited, would train something else than it shows.
+static void checkMasters(const SafetensorsFile &model,
+                         const SafetensorsFile &optimizer,
+                         const Transfer &transfer) {
+  constexpr int64_t piece = Transfer::pieceElements;
+  std::vector<float> masters(piece);
+  std::vector<std::byte> rounded(2 * piece);
+  for (int32_t i : transfer.paramsWith(ParamPart::Master)) {
+    const mgq_param &param = transfer.program().params[i];
+    const TensorView *value = model.find(param.name);
+    const TensorView *master =
+        optimizer.find(masterKind.prefix + std::string(param.name));
+    int64_t total = paramElements(param);
+    for (int64_t begin = 0; begin < total; begin += piece) {
+      int64_t count = std::min(piece, total - begin);
+      memcpy(masters.data(), master->data + 4 * begin, 4 * count);
+      convertFromFloat(value->type, masters.data(), rounded.data(), count);
+      if (memcmp(rounded.data(), value->data + 2 * begin, 2 * count) != 0)
+        fail("'{}' and '{}' do not belong together: tensor '{}' is not "
+             "'master/{}' rounded to {}",
+             model.path(), optimizer.path(), param.name, param.name,
+             typeName(value->type));
+    }
+  }
 }
 
 static TrainerState parseState(const std::string &path,
@@ -276,16 +316,17 @@ TrainerState mgq::rt::loadCheckpoint(const std::string &path,
   // Names first: they say more than two different fingerprints.
   SafetensorsFile model(path + "/model.safetensors");
   SafetensorsFile optimizer(path + "/optimizer.safetensors");
-  checkNames(model, program, {valueKind});
-  checkNames(optimizer, program, {momentumKind, varianceKind});
+  checkNames(model, transfer, modelKinds);
+  checkNames(optimizer, transfer, optimizerKinds);
   TrainerState state = parseState(path + "/trainer_state.json", program);
-  readKinds(model, transfer, {valueKind});
-  readKinds(optimizer, transfer, {momentumKind, varianceKind});
+  checkMasters(model, optimizer, transfer);
+  readKinds(model, transfer, modelKinds);
+  readKinds(optimizer, transfer, optimizerKinds);
   return state;
 }
 
 void mgq::rt::loadParameters(const std::string &path, Transfer &transfer) {
   SafetensorsFile file(path);
-  checkNames(file, transfer.program(), {valueKind}, /*anyFloat=*/true);
-  readKinds(file, transfer, {valueKind});
+  checkNames(file, transfer, modelKinds, /*anyFloat=*/true);
+  readKinds(file, transfer, modelKinds);
 }

@@ -206,7 +206,8 @@ static void checkRange(const char *option, double value, double low,
 
 static void checkOptions(const Options &o) {
   constexpr double huge = 1e300;
-  if (o.data.empty() && (o.evalData.empty() || o.steps.value_or(1) != 0))
+  if (o.data.empty() && !o.dryRun &&
+      (o.evalData.empty() || o.steps.value_or(1) != 0))
     failUsage("--data is required");
   if (!o.steps && !o.epochs && !o.dryRun)
     failUsage("one of --steps and --epochs is required");

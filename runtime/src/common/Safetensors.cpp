@@ -170,6 +170,28 @@ void SafetensorsFile::parse() {
 
 static constexpr int64_t pieceElements = Transfer::pieceElements;
 
+/// Writes the elements of a tensor in its type, piece by piece.
+static void writePieces(AtomicFile &file, const TensorSource &tensor) {
+  int64_t count = elementCount(tensor.shape).value();
+  std::vector<float> values;
+  std::vector<std::byte> bytes;
+  for (int64_t begin = 0, size; begin < count; begin += size) {
+    size = std::min(pieceElements, count - begin);
+    values.resize(std::max<size_t>(values.size(), size));
+    const float *piece = values.data();
+    if (tensor.fetch)
+      tensor.fetch(begin, size, values.data());
+    else if (tensor.permutation)
+      transpose(tensor.data, values.data(), tensor.shape, tensor.permutation,
+                begin, size);
+    else
+      piece = tensor.data + begin;
+    bytes.resize(size * typeBytes(tensor.type));
+    convertFromFloat(tensor.type, piece, bytes.data(), size);
+    file.write(bytes.data(), static_cast<int64_t>(bytes.size()));
+  }
+}
+
 void mgq::rt::writeSafetensors(
     const std::string &path, const std::vector<TensorSource> &tensors,
     const std::map<std::string, std::string> &metadata) {
@@ -178,9 +200,9 @@ void mgq::rt::writeSafetensors(
     header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const TensorSource &tensor : tensors) {
-    int64_t bytes = elementCount(tensor.shape).value() * 4;
+    int64_t bytes = elementCount(tensor.shape).value() * typeBytes(tensor.type);
     header[tensor.name] = {
-        {"dtype", "F32"},
+        {"dtype", typeName(tensor.type)},
         {"shape", transposedShape(tensor.shape, tensor.permutation)},
         {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
@@ -193,23 +215,7 @@ void mgq::rt::writeSafetensors(
   uint64_t length = text.size();
   file.write(&length, 8);
   file.write(text);
-  std::vector<float> piece;
-  for (const TensorSource &tensor : tensors) {
-    int64_t count = elementCount(tensor.shape).value();
-    if (!tensor.permutation && !tensor.fetch) {
-      file.write(tensor.data, count * 4);
-      continue;
-    }
-    for (int64_t begin = 0, size; begin < count; begin += size) {
-      size = std::min(pieceElements, count - begin);
-      piece.resize(std::max<size_t>(piece.size(), size));
-      if (tensor.fetch)
-        tensor.fetch(begin, size, piece.data());
-      else
-        transpose(tensor.data, piece.data(), tensor.shape, tensor.permutation,
-                  begin, size);
-      file.write(piece.data(), size * 4);
-    }
-  }
+  for (const TensorSource &tensor : tensors)
+    writePieces(file, tensor);
   file.commit();
 }

@@ -53,7 +53,7 @@ private:
   std::map<std::string, std::string> pairs;
 };
 
-/// An f32 tensor to write.
+/// A tensor of f32 values to write.
 struct TensorSource {
   std::string name;
   Shape shape;
@@ -63,9 +63,11 @@ struct TensorSource {
   /// If set, `data` is not used: this fetches elements [begin, begin + count)
   /// of the written layout, front to back in pieces of Transfer's size.
   std::function<void(int64_t begin, int64_t count, float *to)> fetch = nullptr;
+  /// Written in this type: F32, BF16 or F16 (rounded to nearest even).
+  mgq_type type = MGQ_F32;
 };
 
-/// Writes f32 tensors and metadata, atomically (see AtomicFile). Throws Error
+/// Writes tensors and metadata, atomically (see AtomicFile). Throws Error
 /// that names the file.
 void writeSafetensors(const std::string &path,
                       const std::vector<TensorSource> &tensors,

@@ -38,6 +38,8 @@ void Trainer::setUp() {
   if (evalData)
     checkSameData(*evalData, "--eval-data", group);
   resume();
+  if (options.dryRun)
+    return;
   group.agree([&] {
     executor->runPrepareFrozen();
     executor->runPrepareTrainable();
@@ -45,20 +47,33 @@ void Trainer::setUp() {
 }
 
 void Trainer::makeArena(const Host &host) {
+  auto check = [&](int64_t bytes, const std::string &what) {
+    std::string shortage = memoryShortage(bytes, what);
+    if (shortage.empty())
+      return;
+    if (!options.dryRun)
+      throw Error(shortage);
+    if (group.rank() == host.firstHere)
+      printError("warning: {}", shortage);
+  };
   // All look before one takes.
-  group.agree([&] { checkMemory(view.tables.arena_bytes, "the plan needs"); });
+  group.agree([&] { check(view.tables.arena_bytes, "the plan needs"); });
   group.agree([&] {
     if (host.ranksHere > 1)
-      checkMemory(host.bytesHere, fmt::format("the {} ranks on this machine "
-                                              "need",
-                                              host.ranksHere));
+      check(host.bytesHere,
+            fmt::format("the {} ranks on this machine need", host.ranksHere));
   });
-  group.agree([&] { arena.emplace(view.tables.arena_bytes); });
+  group.agree([&] {
+    arena.emplace(view.tables.arena_bytes,
+                  options.dryRun ? ArenaUse::Little : ArenaUse::Whole);
+  });
 }
 
 void Trainer::makeParts() {
   auto pulse = [this] { group.pulse(); };
-  weights.emplace(view, options.weights, *arena, pulse);
+  weights.emplace(view, options.weights);
+  if (!options.dryRun)
+    weights->load(*arena, pulse);
   executor.emplace(view, *arena, *weights, *trace, pulse);
   optimizer.emplace(view, options, *arena);
   runner.emplace(view, options,
@@ -187,9 +202,9 @@ void Trainer::describe() {
   int64_t trained = 0;
   for (int32_t i : trainableParams(program))
     trained += paramElements(program.params[i]);
-  fmt::print("records: {}\n", state.records);
   if (order)
-    fmt::print("steps per epoch: {}\n", order->stepsPerEpoch());
+    fmt::print("records: {}\nsteps per epoch: {}\n", state.records,
+               order->stepsPerEpoch());
   fmt::print("parameters: {} tensors, {} trainable with {} elements\n",
              program.param_count, trainableParams(program).size(), trained);
   if (group.size() == 1) {

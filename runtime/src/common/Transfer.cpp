@@ -12,12 +12,26 @@ Transfer::Transfer(const RankView &view, Arena &arena, Group &group)
     places.push_back(placesByParam(view.program, view.program.ranks[stage]));
 }
 
+std::vector<int32_t> Transfer::paramsWith(ParamPart part) const {
+  std::vector<int32_t> found = trainableParams(view.program);
+  if (part == ParamPart::Master)
+    found.erase(std::remove_if(found.begin(), found.end(),
+                               [&](int32_t i) {
+                                 const mgq_param &param =
+                                     view.program.params[i];
+                                 return param.stored.type == MGQ_F32;
+                               }),
+                found.end());
+  return found;
+}
+
 /// The offset in the arena, -1 where a rank does not keep the part.
 int64_t Transfer::offsetOf(const mgq_place *place, ParamPart part) const {
   if (!place)
     return -1;
   const int64_t offsets[] = {place->value_offset, place->grad_offset,
-                             place->momentum_offset, place->variance_offset};
+                             place->momentum_offset, place->variance_offset,
+                             place->value_offset};
   return offsets[static_cast<int>(part)];
 }
 
@@ -64,7 +78,7 @@ void Transfer::serve(const std::vector<ParamPart> &parts) {
   if (view.replica > 0)
     return;
   for (ParamPart part : parts)
-    for (int32_t param : trainableParams(view.program)) {
+    for (int32_t param : paramsWith(part)) {
       if (view.program.params[param].owner != view.stage)
         continue;
       forPieces(param, [&](int64_t begin, int64_t count) {
@@ -95,7 +109,7 @@ void Transfer::write(int32_t param, ParamPart part, mgq_type type,
 
 void Transfer::accept(const std::vector<ParamPart> &parts) {
   for (ParamPart part : parts)
-    for (int32_t param : trainableParams(view.program)) {
+    for (int32_t param : paramsWith(part)) {
       if (offsetOf(places[view.stage][param], part) < 0)
         continue;
       forPieces(param, [&](int64_t begin, int64_t count) {

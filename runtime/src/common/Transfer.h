@@ -15,14 +15,17 @@
 
 namespace mgq::rt {
 
-/// What ranks keep of a trainable parameter.
-enum class ParamPart { Value, Gradient, Momentum, Variance };
+/// What ranks keep of a trainable parameter. Master is the value of those whose
+/// stored type is narrower than f32.
+enum class ParamPart { Value, Gradient, Momentum, Variance, Master };
 
 class Transfer {
 public:
   Transfer(const RankView &view, Arena &arena, Group &group);
 
   const mgq_program &program() const { return view.program; }
+  /// The trainable parameters that have a part, in program order.
+  std::vector<int32_t> paramsWith(ParamPart part) const;
 
   /// Rank 0: elements [begin, begin + count) of a parameter, from its owner in
   /// the first replica. `count` is pieceElements or what is left of it.

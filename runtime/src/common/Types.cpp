@@ -100,6 +100,51 @@ void mgq::rt::convertToFloat(mgq_type type, const std::byte *from, float *to,
   }
 }
 
+/// Keeps `bits` of a number without its last `drop` bits, rounded to nearest
+/// even.
+static uint32_t roundBits(uint32_t bits, uint32_t drop) {
+  uint32_t half = 1u << (drop - 1);
+  return (bits + half - 1 + (bits >> drop & 1u)) >> drop;
+}
+
+static uint16_t floatToBrain(uint32_t bits) {
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<uint16_t>(bits >> 16 | 0x40u);
+  return static_cast<uint16_t>(roundBits(bits, 16));
+}
+
+static uint16_t floatToHalf(uint32_t bits) {
+  uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu, half;
+  if (magnitude > 0x7f800000u)
+    half = 0x7e00u;
+  else if (magnitude >= 0x477ff000u) // 65520, halfway to what there is not
+    half = 0x7c00u;
+  else if (magnitude >= 0x38800000u) // normal numbers
+    half = roundBits(magnitude - (112u << 23), 13);
+  else if (magnitude < 0x33000000u) // below half of the least subnormal
+    half = 0;
+  else { // Subnormal: a multiple of 2^-24.
+    uint32_t exponent = magnitude >> 23;
+    half = roundBits((magnitude & 0x7fffffu) | 0x800000u, 126 - exponent);
+  }
+  return static_cast<uint16_t>(sign | half);
+}
+
+void mgq::rt::convertFromFloat(mgq_type type, const float *from, std::byte *to,
+                               int64_t count) {
+  if (type == MGQ_F32) {
+    if (count)
+      memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t bits;
+    memcpy(&bits, from + i, 4);
+    uint16_t narrow = type == MGQ_F16 ? floatToHalf(bits) : floatToBrain(bits);
+    memcpy(to + 2 * i, &narrow, 2);
+  }
+}
+
 template <typename T>
 static T valueAt(const std::byte *data, int64_t index) {
   T value;

@@ -40,6 +40,11 @@ std::optional<int64_t> elementCount(const Shape &shape);
 void convertToFloat(mgq_type type, const std::byte *from, float *to,
                     int64_t count);
 
+/// Converts `count` f32 elements to a float type of 16 or 32 bits, rounding to
+/// nearest even; a NaN stays one. `to` need not be aligned.
+void convertFromFloat(mgq_type type, const float *from, std::byte *to,
+                      int64_t count);
+
 /// Element `index` of an integer or boolean array as i64; U64 values above
 /// INT64_MAX become INT64_MAX.
 int64_t integerAt(mgq_type type, const std::byte *data, int64_t index);

@@ -72,9 +72,8 @@ void Weights::checkFiles(const mgq_program &program, const std::string &home) {
   }
 }
 
-Weights::Weights(const RankView &view, const std::string &folder, Arena &arena,
-                 const std::function<void()> &pulse)
-    : pointers(view.program.param_count) {
+Weights::Weights(const RankView &view, const std::string &folder)
+    : view(view), pointers(view.program.param_count) {
   const mgq_program &program = view.program;
   std::vector<bool> used = usedParams(program, view.tables);
   std::string home = folder.empty() ? folderOf(program.model_path) : folder;
@@ -100,9 +99,12 @@ Weights::Weights(const RankView &view, const std::string &folder, Arena &arena,
     pointers[i] = file->data() + param.file_offset;
   }
   checkFiles(program, home);
+}
+
+void Weights::load(Arena &arena, const std::function<void()> &pulse) const {
   for (int32_t i = 0; i < view.tables.place_count; ++i) {
     const mgq_place &place = view.tables.places[i];
-    copyToArena(program.params[place.param], place, pointers[place.param],
+    copyToArena(view.program.params[place.param], place, pointers[place.param],
                 arena);
     if (pulse)
       pulse();

@@ -14,16 +14,18 @@
 namespace mgq::rt {
 
 /// Maps the files that hold what a rank uses: the ONNX file, its external data.
-/// Trainable parameters are copied into the arena as f32, with momentum and
-/// variance zero; frozen ones only where the program asks for it.
 class Weights {
 public:
   /// `folder`: --weights, or empty for the folder of the recorded model. Throws
   /// Error that names file and parameter if one is missing or too short, or if
-  /// a file is not the one the program was compiled from.
+  /// a file is not the one the program was compiled from. Reads the graph, no
+  /// weight.
+  Weights(const RankView &view, const std::string &folder);
+
+  /// Copies trainable parameters into the arena as f32, with momentum and
+  /// variance zero; frozen ones only where the program asks for it.
   /// `pulse`, unless empty, is called after each parameter: see Group.
-  Weights(const RankView &view, const std::string &folder, Arena &arena,
-          const std::function<void()> &pulse = nullptr);
+  void load(Arena &arena, const std::function<void()> &pulse = nullptr) const;
 
   /// Bytes of a parameter, as stored in its file; null if the rank does not use
   /// it.
@@ -32,6 +34,7 @@ public:
 private:
   void checkFiles(const mgq_program &program, const std::string &home);
 
+  const RankView &view;
   std::map<std::string, std::unique_ptr<MappedFile>> files;
   std::vector<const std::byte *> pointers;
 };

@@ -80,6 +80,18 @@ func.func @concat(%x: tensor<2x0xf32>, %y: tensor<2x3xf32>) -> tensor<2x3xf32> a
   return %0 : tensor<2x3xf32>
 }
 
+// A product and a convolution read their weights as they are stored.
+// CHECK-LABEL: func.func @narrow_weights
+// CHECK: kern.matmul transpose_b ins({{.*}} : tensor<2x4xf32>, tensor<3x4xbf16>)
+// CHECK: kern.matmul ins({{.*}} : tensor<3x4xf16>, tensor<1x4x2xf32>)
+func.func @narrow_weights(%x: tensor<2x4xf32>, %w: tensor<3x4xbf16>, %v: tensor<3x4x1xf16>, %y: tensor<1x4x2xf32>) -> (tensor<2x3xf32>, tensor<1x3x2xf32>) attributes {nn.layer} {
+  %0 = nn.cast %w : (tensor<3x4xbf16>) -> tensor<3x4xf32>
+  %1 = nn.matmul %x, %0 transpose_b : (tensor<2x4xf32>, tensor<3x4xf32>) -> tensor<2x3xf32>
+  %2 = nn.cast %v : (tensor<3x4x1xf16>) -> tensor<3x4x1xf32>
+  %3 = nn.conv %y, %2 {dilations = array<i64: 1>, groups = 1 : i64, pads_after = array<i64: 0>, pads_before = array<i64: 0>, strides = array<i64: 1>} : (tensor<1x4x2xf32>, tensor<3x4x1xf32>) -> tensor<1x3x2xf32>
+  return %1, %3 : tensor<2x3xf32>, tensor<1x3x2xf32>
+}
+
 // Four elements share one call of Philox: ten rounds of two products. A key of
 // -1 keeps all. 13 elements are three groups and one element more.
 // CHECK-LABEL: @dropout

@@ -54,3 +54,17 @@ func.func @reshapes(%x: tensor<3x5xf32>, %i: tensor<3x1xi64>, %l: tensor<3xi64>)
   %3 = nn.binary mul %1, %2 : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
   return %3 : tensor<3xf32>
 }
+
+// A weight that is stored as bf16 is widened by each of its readers: no f32
+// copy of it is kept.
+// CHECK-LABEL: @narrow
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}} : tensor<4x8xf32>, tensor<4x8xbf16>)
+// CHECK: linalg.generic {{.*}} ins(%{{.*}}, %{{.*}} : tensor<4x8xf32>, tensor<4x8xbf16>)
+// CHECK-NOT: linalg.generic
+// CHECK: return
+func.func @narrow(%x: tensor<4x8xf32>, %w: tensor<4x8xbf16>) -> (tensor<4x8xf32>, tensor<4x8xf32>) attributes {nn.layer} {
+  %0 = nn.cast %w : (tensor<4x8xbf16>) -> tensor<4x8xf32>
+  %1 = nn.binary add %x, %0 : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  %2 = nn.binary mul %x, %0 : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %1, %2 : tensor<4x8xf32>, tensor<4x8xf32>
+}

@@ -29,6 +29,20 @@ func.func @shared(%x: memref<2x48x64xf32>, %w: memref<64x8xf32>, %y: memref<2x48
 
 // -----
 
+// Operands narrower than f32 are widened in the product, on either side.
+// CHECK-LABEL: func.func @narrow
+// CHECK-DAG: llvm.call @mgq_gemm_nt_b_bf16(
+// CHECK-DAG: llvm.call @mgq_gemm_nn_a_f16(
+// CHECK-DAG: llvm.call @mgq_gemm_nn_a_bf16_b_bf16(
+func.func @narrow(%x: memref<48x64xf32>, %w: memref<8x64xbf16>, %h: memref<8x48xf16>, %n: memref<8x48xbf16>, %o: memref<48x64xbf16>, %y: memref<48x8xf32>, %z: memref<8x64xf32>) {
+  kern.matmul transpose_b ins(%x, %w : memref<48x64xf32>, memref<8x64xbf16>) outs(%y : memref<48x8xf32>)
+  kern.matmul ins(%h, %x : memref<8x48xf16>, memref<48x64xf32>) outs(%z : memref<8x64xf32>)
+  kern.matmul ins(%n, %o : memref<8x48xbf16>, memref<48x64xbf16>) outs(%z : memref<8x64xf32>)
+  return
+}
+
+// -----
+
 // Contiguous columns are contiguous rows of the transposed matrix.
 // CHECK-LABEL: func.func @columns
 // CHECK: llvm.call @mgq_gemm_tn(

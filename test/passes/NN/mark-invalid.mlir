@@ -29,6 +29,15 @@ func.func @model() {
 
 // -----
 
+// Values of trainable parameters are f32.
+// expected-error @below {{not supported yet: training parameter w of type 'f64'; supported: f32, bf16, f16}}
+nn.param @w : tensor<4xf64> = "m"[0 : 32]
+func.func @model() {
+  return
+}
+
+// -----
+
 // An integer initializer is a constant; its location is its name.
 func.func @model() {
   // expected-error @unknown {{'w' names 'w', a constant of type 'tensor<2xi64>', not a float parameter}}

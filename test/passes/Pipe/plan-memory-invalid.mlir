@@ -62,34 +62,6 @@ module {
 
 // -----
 
-// Trainable parameters are f32 so far.
-module {
-  pipe.plan gpipe stages(1) replicas(1) micro_batches(1) {
-    pipe.chunk 0 on [0] seconds [1.0, 1.0, 0.0, 0.0, 0.0] bytes [0, 0] backward
-  }
-  pipe.rank @r0 stage(0) {
-    %f = pipe.forward chunk(0) micro_batch(0) slot(0)
-  }
-  module @kernels {
-    llvm.func @f(%args: !llvm.ptr, %scratch: !llvm.ptr) { llvm.return }
-  }
-  func.func private @f(tensor<f32>, tensor<4xbf16>) -> tensor<f32> attributes {nn.layer}
-  // expected-error @below {{not supported yet: training parameter w of type 'bf16'; supported: f32}}
-  nn.param @w trainable : tensor<4xbf16> = "m"[0 : 8]
-  func.func @model(%x: tensor<f32> {nn.input = "x"}) -> (tensor<f32> {nn.loss = "mean", nn.output = "loss"}) {
-    %w = nn.param_ref @w : tensor<4xbf16>
-    %0 = call @f(%x, %w) {pipe.chunk = 0 : i64} : (tensor<f32>, tensor<4xbf16>) -> tensor<f32>
-    return %0 : tensor<f32>
-  }
-  func.func @train(%x: tensor<f32> {nn.input = "x"}, %s: tensor<f32> {nn.seed}) -> (tensor<f32> {nn.loss = "mean"}) {
-    %w = nn.param_ref @w : tensor<4xbf16>
-    %0 = call @f(%x, %w) {pipe.chunk = 0 : i64, nn.phase = "forward"} : (tensor<f32>, tensor<4xbf16>) -> tensor<f32>
-    return %0 : tensor<f32>
-  }
-}
-
-// -----
-
 // An argument of a program is an input or the seed.
 module {
   pipe.plan gpipe stages(1) replicas(1) micro_batches(1) {
