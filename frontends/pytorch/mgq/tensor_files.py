@@ -167,11 +167,11 @@ def open_folder(folder):
     folder = Path(folder)
     for single, opener in (("model.safetensors", open_safetensors),
                            ("pytorch_model.bin", open_torch)):
+        if (folder / single).exists():
+            return opener(folder / single)
         index = folder / f"{single}.index.json"
         if index.exists():
             return open_shards(index, opener)
-        if (folder / single).exists():
-            return opener(folder / single)
     raise UserError(
         f"'{folder}' has no weights: neither model.safetensors nor pytorch_model.bin, "
         "nor an index of shards of one of them"

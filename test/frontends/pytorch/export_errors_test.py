@@ -55,7 +55,7 @@ class OptionErrors(ExportTest):
         for word, wanted in (("r=0", "a whole number from 1"), ("r=x", "a whole number from 1"),
                              ("r=1.5", "a whole number from 1"), ("alpha=0", "a number above 0"),
                              ("alpha=inf", "a number above 0"),
-                             ("dropout=1", "from 0 to below 1"), ("dropout=nan", "from 0 to below 1")):
+                             ("dropout=1", "a number from 0 to below 1"), ("dropout=nan", "a number from 0 to below 1")):
             self.fails(f"{word.split('=')[0]} must be {wanted}.*, not", *SIZE, "--lora", word)
         self.fails("LoRA target 'qproj' does not exist in the language model; its linear modules "
                    "are down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
@@ -228,6 +228,36 @@ class CheckpointErrors(ExportTest):
         del base["hidden_size"]
         folder = self.empty("no-size", json.dumps(base))
         self.fails("no-size/config.json' has no 'hidden_size'", *self.options(llm=folder))
+
+    def test_config_numbers(self):
+        """Numbers of config.json that are none, or that do not fit one another."""
+        base = {"model_type": "qwen2", **checkpoints.qwen2_config(rope_parameters=None)}
+        cases = [({"num_hidden_layers": "two"}, "num_hidden_layers is 'two', expected a whole number"),
+                 ({"num_attention_heads": 0}, "num_attention_heads is 0, expected a whole number"),
+                 ({"num_attention_heads": 3}, "64 is not a multiple of num_attention_heads 3"),
+                 ({"num_key_value_heads": 3}, "4 is not a multiple of num_key_value_heads 3"),
+                 ({"rope_theta": "x"}, "rope_theta is 'x', expected a number above 0"),
+                 ({"rms_norm_eps": -1}, "rms_norm_eps is -1, expected a number above 0")]
+        for i, (change, message) in enumerate(cases):
+            folder = self.empty(f"numbers-{i}", json.dumps(base | change))
+            self.fails(f"numbers-{i}/config.json': .*{message}", *self.options(llm=folder))
+        checkpoints.write_qwen(self.work / "qwen", self.qwen, vocab_size=None)
+        self.fails("vocab_size is None, expected a whole number", *self.options())
+
+    def test_quantised(self):
+        """Integers are no weights."""
+        name = "transformer.h.0.mlp.w1.weight"
+        tensors = self.qwen | {name: (self.qwen[name] * 10).to(torch.int8)}
+        checkpoints.write_qwen(self.work / "qwen", tensors)
+        self.fails(f"not supported yet: tensor '{name}' of .* has type torch.int8, as weights that "
+                   "were quantised", *self.options())
+
+    def test_whole_file_goes_first(self):
+        """An index beside a whole file is left over from before, as transformers sees it."""
+        (self.work / "qwen" / "model.safetensors.index.json").write_text("{}")
+        status, err = self.run_command("minigpt4qwen", *self.options(), "--no-weights", "-o",
+                                       self.work / "model.onnx")
+        self.assertEqual((status, err), (0, ""))
 
     def test_mixed(self):
         """A ViT file needs the norm that its Q-Former's file has."""

@@ -26,6 +26,9 @@ def find(tensors, key, shape, where):
         raise UserError(f"'{where}' has no tensor '{key}'")
     if tuple(tensor.shape) != tuple(shape):
         raise UserError(f"{tensor.origin} has shape {list(tensor.shape)}, expected {list(shape)}")
+    if tensor.dtype is not None and not tensor.dtype.is_floating_point:
+        raise UserError(f"not supported yet: {tensor.origin} has type {tensor.dtype}, as weights "
+                        "that were quantised have; give those in f32, f16 or bf16")
     return tensor
 
 

@@ -1,5 +1,6 @@
 """Weights in Hugging Face folders: BLIP-2 (whole, or its parts) and Qwen2."""
 
+import math
 from pathlib import Path
 
 from mgq.architecture import Tower
@@ -57,6 +58,24 @@ def need(config, key, where):
     return config[key]
 
 
+def count(config, key, where, default=None):
+    """The whole number from 1 that is the value of `key`; `default` where it has none."""
+    value = config.get(key)
+    value = default if value is None and default is not None else need(config, key, where)
+    if type(value) is not int or value < 1:
+        raise UserError(f"'{where}/config.json': {key} is {value!r}, expected a whole number from 1")
+    return value
+
+
+def positive(config, key, where, default):
+    """The number above 0 that is the value of `key`; `default` where it has none."""
+    value = config.get(key)
+    value = default if value is None else value
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise UserError(f"'{where}/config.json': {key} is {value!r}, expected a number above 0")
+    return float(value)
+
+
 def require(config, key, wanted, where, default=None):
     """The setting `key` must be `wanted`; `default` is what its absence means."""
     found = config.get(key, wanted if default is None else default)
@@ -67,8 +86,12 @@ def require(config, key, wanted, where, default=None):
 
 def tower(config, where):
     """The Tower of a config."""
-    return Tower(*(need(config, key, where) for key in (
+    numbers = Tower(*(count(config, key, where) for key in (
         "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")))
+    if numbers.width % numbers.heads:
+        raise UserError(f"'{where}/config.json': hidden_size {numbers.width} is not a multiple of "
+                        f"num_attention_heads {numbers.heads}")
+    return numbers
 
 
 def with_defaults(config, kind):
@@ -149,13 +172,17 @@ def open_qwen2(folder, length):
     limit = config.get("max_position_embeddings", length)
     if length > limit:
         raise UserError(f"--length {length} is beyond the {limit} positions of '{folder}'")
-    heads = need(config, "num_attention_heads", folder)
+    language = tower(config, folder)
+    shared = count(config, "num_key_value_heads", folder, language.heads)
+    if language.heads % shared:
+        raise UserError(f"'{folder}/config.json': num_attention_heads {language.heads} is not a "
+                        f"multiple of num_key_value_heads {shared}")
     fields = {
-        "language": tower(config, folder),
-        "vocabulary": need(config, "vocab_size", folder),
-        "key_value_heads": config.get("num_key_value_heads", heads),
-        "rope_theta": float(rope_theta(config, folder)),
-        "language_norm_epsilon": config.get("rms_norm_eps", 1e-6),
+        "language": language,
+        "vocabulary": count(config, "vocab_size", folder),
+        "key_value_heads": shared,
+        "rope_theta": rope_theta(config, folder),
+        "language_norm_epsilon": positive(config, "rms_norm_eps", folder, 1e-6),
         "tied_embeddings": config.get("tie_word_embeddings", False),
     }
     kind = TiedSource if fields["tied_embeddings"] else FolderSource
@@ -168,7 +195,7 @@ def rope_theta(config, where):
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise UserError(REFUSED_ROPE.format(where=f"'{where}/config.json'", kind=kind))
-    return rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    return positive(rope if "rope_theta" in rope else config, "rope_theta", where, 10000.0)
 
 
 def check_window(config, where, length):

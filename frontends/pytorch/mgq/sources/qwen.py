@@ -10,7 +10,7 @@ from pathlib import Path
 from mgq.architecture import Tower
 from mgq.errors import UserError
 from mgq.sources import find
-from mgq.sources.huggingface import need, require
+from mgq.sources.huggingface import count, positive, require
 from mgq.tensor_files import open_folder, read_json
 
 THIRDS = ("q_proj", "k_proj", "v_proj")  # of attn.c_attn, in order
@@ -66,17 +66,17 @@ def open_qwen(folder, length):
             f"not supported yet: --length {length} is beyond the {limit} tokens (seq_length) "
             f"that '{folder}' was trained with; there Qwen scales attention by the length"
         )
-    width, heads = need(config, "hidden_size", folder), need(config, "num_attention_heads", folder)
+    width, heads = (count(config, key, folder) for key in ("hidden_size", "num_attention_heads"))
     if config.get("kv_channels", width // heads) * heads != width:
         raise UserError(f"not supported yet: '{folder}/config.json': kv_channels "
                         f"{config['kv_channels']} with {heads} heads for width {width}")
     fields = {
-        "language": Tower(need(config, "num_hidden_layers", folder), width, heads,
-                          need(config, "intermediate_size", folder) // 2),
-        "vocabulary": need(config, "vocab_size", folder),
+        "language": Tower(count(config, "num_hidden_layers", folder), width, heads,
+                          count(config, "intermediate_size", folder) // 2),
+        "vocabulary": count(config, "vocab_size", folder),
         "key_value_heads": heads,
-        "rope_theta": float(config.get("rotary_emb_base", 10000)),
-        "language_norm_epsilon": config.get("layer_norm_epsilon", 1e-6),
+        "rope_theta": positive(config, "rotary_emb_base", folder, 10000),
+        "language_norm_epsilon": positive(config, "layer_norm_epsilon", folder, 1e-6),
         "tied_embeddings": False,
     }
     require(config, "tie_word_embeddings", False, folder)
