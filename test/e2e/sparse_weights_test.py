@@ -83,7 +83,7 @@ def main():
         executable = test.work / f"train{ranks}"
         _, seconds, peak = held([
             test.args.mgq_compile, test.work / "model.onnx", "-o", executable,
-            f"--trainable={LORA}", f"--stages={ranks}", "--micro-batches=4",
+            f"--trainable={LORA}", f"--stages={ranks}",
             f"--cluster={test.work / 'cluster.yaml'}",
         ])  # fmt: skip
         test.check(peak < HELD, f"{ranks} ranks: compiled in {seconds:.0f} s, {peak / 1e9:.2f} GB")
