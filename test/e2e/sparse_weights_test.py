@@ -2,7 +2,7 @@
 """A 14B model in bf16: 28 GB of weights, compiled and looked at without reading them.
 
 The file of weights is one hole, so it takes no room on disk. mgq-compile makes
-executables for one, two and four ranks; --dry-run checks that the file is
+executables for one, two and four stages; --dry-run checks that the file is
 there, names the memory of each rank and reads none of it: no process holds more
 than a small part of it in memory.
 """
@@ -83,7 +83,7 @@ def main():
         executable = test.work / f"train{ranks}"
         _, seconds, peak = held([
             test.args.mgq_compile, test.work / "model.onnx", "-o", executable,
-            f"--trainable={LORA}", f"--ranks={ranks}", "--micro-batches=4",
+            f"--trainable={LORA}", f"--stages={ranks}",
             f"--cluster={test.work / 'cluster.yaml'}",
         ])  # fmt: skip
         test.check(peak < HELD, f"{ranks} ranks: compiled in {seconds:.0f} s, {peak / 1e9:.2f} GB")
