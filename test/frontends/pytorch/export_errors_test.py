@@ -55,7 +55,8 @@ class OptionErrors(ExportTest):
         for word, wanted in (("r=0", "a whole number from 1"), ("r=x", "a whole number from 1"),
                              ("r=1.5", "a whole number from 1"), ("alpha=0", "a number above 0"),
                              ("alpha=inf", "a number above 0"),
-                             ("dropout=1", "a number from 0 to below 1"), ("dropout=nan", "a number from 0 to below 1")):
+                             ("dropout=1", "a number from 0 to below 1"),
+                             ("dropout=nan", "a number from 0 to below 1")):
             self.fails(f"{word.split('=')[0]} must be {wanted}.*, not", *SIZE, "--lora", word)
         self.fails("LoRA target 'qproj' does not exist in the language model; its linear modules "
                    "are down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
