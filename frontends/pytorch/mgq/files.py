@@ -13,6 +13,8 @@ from mgq.errors import UserError
 def whole_file(path):
     """A temporary path beside `path`; renamed to it on success, removed on failure."""
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"cannot write '{path}': it is a folder")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
@@ -24,9 +26,11 @@ def whole_file(path):
     try:
         yield Path(name)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot write '{path}': {error.strerror or error}") from error
         raise
 
 

@@ -86,8 +86,6 @@ def plot(runs, path):
         try:
             with whole_file(path) as temporary:
                 figure.savefig(temporary, format="svg", metadata={"Date": None})
-        except OSError as error:
-            raise UserError(f"cannot write '{path}': {error.strerror}") from error
         finally:
             pyplot.close(figure)
 

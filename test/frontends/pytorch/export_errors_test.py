@@ -86,6 +86,9 @@ class OptionErrors(ExportTest):
         self.assertRegex(err, "cannot write '.*none/m.onnx': its folder does not exist")
         self.fails("cannot write '.*none/d.safetensors': its folder does not exist", *SIZE,
                    "--data", self.work / "none" / "d.safetensors")
+        self.fails("--data and -o both name", *SIZE, "--data", self.work / "refused.onnx")
+        (self.work / "folder").mkdir()
+        self.fails("cannot write '.*folder': it is a folder", *SIZE, "--data", self.work / "folder")
 
 
 class CheckpointErrors(ExportTest):

@@ -1,5 +1,7 @@
 """Output files are whole or absent, and errors are one message."""
 
+import errno
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,16 @@ class WholeFile(unittest.TestCase):
                 raise RuntimeError
         self.assertEqual(self.names(), ["a"])
         self.assertEqual((self.folder / "a").read_text(), "old")
+
+    def test_what_cannot_be_written(self):
+        """A folder of that name, or a disk that is full, is said of the final name."""
+        with self.assertRaisesRegex(UserError, "cannot write '.*': it is a folder"):
+            with whole_file(self.folder):
+                self.fail("begins to write")
+        with self.assertRaisesRegex(UserError, "cannot write '.*/a': No space left"):
+            with whole_file(self.folder / "a"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.assertEqual(self.names(), [])
 
     def test_folder_is_replaced_whole(self):
         """A folder replaces the older one of its name, files that are gone too."""

@@ -1,6 +1,7 @@
 """mgq-export: writes a model as an ONNX training graph for mgq-compile."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -98,7 +99,12 @@ def check(args):
         value = getattr(args, name, None)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    for path in filter(None, (args.output, getattr(args, "data", None))):
+    written = list(filter(None, (args.output, getattr(args, "data", None))))
+    if len({os.path.realpath(path) for path in written}) < len(written):
+        raise UserError(f"--data and -o both name '{args.output}'")
+    for path in written:
+        if Path(path).is_dir():
+            raise UserError(f"cannot write '{path}': it is a folder")
         if not Path(path).absolute().parent.is_dir():
             raise UserError(f"cannot write '{path}': its folder does not exist")
 

@@ -52,13 +52,10 @@ class State:
             "shards": self.shards,
         }
         path = state_path(self.prefix)
-        try:
-            with whole_file(path) as temporary:
-                text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-                # Names of files may hold bytes that are no text: escaped, they are JSON again.
-                temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise UserError(f"cannot write '{path}': {error.strerror}") from error
+        with whole_file(path) as temporary:
+            text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+            # Names of files may hold bytes that are no text: escaped, they are JSON again.
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def keep_whole_shards(self):
         """Forgets shards from the first on whose file is not as it was written."""
