@@ -122,6 +122,14 @@ def batch_norm_eval():
     return module.eval(), inputs
 
 
+def smoothed():
+    class Smoothed(Two):
+        def forward(self, x, label):
+            return nn.CrossEntropyLoss(label_smoothing=0.1)(self.second(self.first(x)), label)
+
+    return Smoothed(None), two(None)[1]
+
+
 def same_name():
     """An input with the name of a parameter."""
     class Weighted(nn.Module):
