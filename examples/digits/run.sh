@@ -5,7 +5,7 @@
 # same data in the same order, and compares the answers.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-root=$here/../..
+root=$(cd "$here/../.." && pwd)
 compare=
 if [ "${1:-}" = --compare ]; then
   compare=1
