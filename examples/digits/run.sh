@@ -11,6 +11,10 @@ if [ "${1:-}" = --compare ]; then
   compare=1
   shift
 fi
+if [[ ${1:-} == -* || $# -gt 1 ]]; then
+  echo "usage: run.sh [--compare] [FOLDER]" >&2
+  exit 2
+fi
 work=${1:-$root/build/digits}
 mkdir -p "$work"
 cd "$work"
