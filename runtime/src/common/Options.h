@@ -41,6 +41,8 @@ struct Options {
   double clipValue = 0; ///< The largest norm, or history's factor.
   ReductionKind reduction = ReductionKind::Default;
   bool skipNonfinite = false;
+  std::optional<int64_t> adaptEvery; ///< Steps of a window; 0: never.
+  std::string replay;
 
   std::vector<std::string> evalData;
   int64_t evalSteps = 0; ///< 0: at the end only.

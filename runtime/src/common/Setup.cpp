@@ -65,6 +65,7 @@ static std::vector<Agreed> agreedOptions(const Options &o) {
              fmt::format("{} {}", static_cast<int>(o.clip), o.clipValue)),
       agreed("--loss-reduction", static_cast<int>(o.reduction)),
       agreed("--on-nonfinite", o.skipNonfinite),
+      agreed("--adapt-every", o.adaptEvery.value_or(-1)),
       agreed("--eval-data", o.evalData.size()),
       agreed("--eval-steps", o.evalSteps),
       agreed("--dry-run", o.dryRun)};
@@ -114,6 +115,7 @@ Orders mgq::rt::ordersOf(const Options &options) {
   return {!options.resume.empty(),  !options.outputDir.empty(),
           !options.trace.empty(),   !options.profile.empty(),
           !options.summary.empty(), !options.dumpGradients.empty(),
+          !options.replay.empty(),
           options.saveSteps};
 }
 

@@ -25,6 +25,8 @@ struct StepResult {
   double loss = 0;
   double gradNorm = 0;
   double bubble = -1;     ///< Share of waiting; negative: not measured.
+  double busy = 0, span = 0; ///< Seconds of computing, and from the first start
+                             ///< to the last gradient; all ranks together.
   int signal = 0;         ///< That asked some rank to end: nothing was run.
   bool empty = false;     ///< No valid target: nothing has changed.
   bool nonfinite = false; ///< Gradients were not finite, step skipped.
@@ -81,15 +83,15 @@ private:
   void countTargets(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
   void prefetchNext(StepInput input, const DataReader &data,
-                    RecordOrder &order) const;
+                    RecordOrder &order);
   int exchangeCounts(int signal);
   void compute(OpList::Entry &entry, const StepInput &input,
                const DataReader &data, RecordOrder &order);
   void optimize(const StepInput &input, StepResult &result);
   void exchangeResults(StepResult &result);
   void sumLosses(StepResult &result) const;
-  int64_t recordOf(const StepInput &input, int32_t microBatch,
-                   RecordOrder &order) const;
+  RecordList recordsOf(const StepInput &input, int32_t microBatch,
+                       RecordOrder &order);
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
   float seedOf(int32_t microBatch) const;
 
@@ -102,7 +104,8 @@ private:
   float *countPlace;
   bool byTokens, skipNonfinite;
   uint64_t seed;               ///< Of dropout.
-  int32_t lossRank;            ///< In the first replica.
+  std::vector<int64_t> records; ///< Of the micro-batch that is read.
+  int32_t lossRank;             ///< In the first replica.
   std::vector<int32_t> owners; ///< Stage of each trainable parameter.
   double clockOffset = 0;
   double loadedFirst = 0, loadedLater = 0; ///< Seconds, see dataSeconds().

@@ -1,0 +1,44 @@
+//===- Variants.cpp - A rank's programs for several micro-batches ---------===//
+
+#include "runtime/src/common/Variants.h"
+#include <algorithm>
+
+using namespace mgq::rt;
+
+Variant::Variant(const mgq_program &program, const Options &options,
+                 const Shared &shared)
+    : view(program, shared.group.rank()),
+      executor(view, shared.arena, shared.weights, shared.trace, shared.pulse),
+      optimizer(view, options, shared.arena),
+      runner(view, options,
+             StepRunner::Parts{shared.arena, executor, optimizer,
+                               shared.clipping, shared.trace, shared.group}) {}
+
+Variants::Variants(const mgq_program &program, const Options &options,
+                   const Variant::Shared &shared) {
+  for (const mgq_program *variant : variantsOf(program)) {
+    list.emplace_back(*variant, options, shared);
+    if (variant == &program)
+      current = &list.back();
+  }
+}
+
+void Variants::use(int64_t count) {
+  current = &*std::find_if(
+      list.begin(), list.end(), [&](const Variant &variant) {
+        return variant.view.program.micro_batches == count;
+      });
+}
+
+void Variants::setClockOffset(double seconds) {
+  for (Variant &variant : list)
+    variant.runner.setClockOffset(seconds);
+}
+
+SentBytes Variants::sent() {
+  SentBytes all;
+  for (Variant &variant : list)
+    for (size_t i = 0; i < std::size(all.of); ++i)
+      all.of[i] += variant.runner.sent().of[i];
+  return all;
+}
