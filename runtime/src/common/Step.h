@@ -18,16 +18,19 @@ struct StepInput {
   double epoch;          ///< Before the step, for clipping.
   double learningFactor; ///< The schedule's.
   int signal;            ///< That asked this rank to end, 0: none.
+  double lossScale = 1;  ///< The factor on the backward seed.
 };
 
 /// The same on all ranks.
 struct StepResult {
   double loss = 0;
   double gradNorm = 0;
-  double bubble = -1;     ///< Share of waiting; negative: not measured.
-  int signal = 0;         ///< That asked some rank to end: nothing was run.
-  bool empty = false;     ///< No valid target: nothing has changed.
-  bool nonfinite = false; ///< Gradients were not finite, step skipped.
+  double bubble = -1; ///< Share of waiting; negative: not measured.
+  int signal = 0;     ///< That asked some rank to end: nothing was run.
+  bool empty = false; ///< No valid target: nothing has changed.
+  /// What was not finite, so that the step was skipped: "gradients" or, with a
+  /// loss scale, "loss". Null: the step was not skipped.
+  const char *nonfinite = nullptr;
 };
 
 /// Whether the loss of a step is a mean over its valid targets. Throws
@@ -91,7 +94,9 @@ private:
   int64_t recordOf(const StepInput &input, int32_t microBatch,
                    RecordOrder &order) const;
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
-  float seedOf(int32_t microBatch) const;
+  bool skipsNonfinite(const StepInput &input, StepResult &result,
+                      const GradientNorm &norm) const;
+  float seedOf(const StepInput &input, int32_t microBatch) const;
 
   const RankView &view;
   const mgq_program &program;
@@ -100,7 +105,7 @@ private:
   Reducer reducer;
   const Runnable *count;
   float *countPlace;
-  bool byTokens, skipNonfinite;
+  bool byTokens, skipNonfinite, scaled;
   uint64_t seed;               ///< Of dropout.
   int32_t lossRank;            ///< In the first replica.
   std::vector<int32_t> owners; ///< Stage of each trainable parameter.
