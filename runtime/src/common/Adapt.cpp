@@ -62,11 +62,11 @@ bool AdaptPolicy::isRejected(int64_t count) const {
 std::optional<AdaptChange> AdaptPolicy::endWindow() {
   for (AdaptState::Rejection &rejection : now.rejected)
     --rejection.windows;
-  now.rejected.erase(
-      std::remove_if(
-          now.rejected.begin(), now.rejected.end(),
-          [](const AdaptState::Rejection &r) { return r.windows <= 0; }),
-      now.rejected.end());
+  now.rejected.erase(std::remove_if(now.rejected.begin(), now.rejected.end(),
+                                    [](const AdaptState::Rejection &r) {
+                                      return r.windows <= 0;
+                                    }),
+                     now.rejected.end());
   if (now.busy <= 0 || now.span <= 0)
     return std::nullopt;
   double bubble = 1 - now.busy / now.span, rate = now.samples / now.busy;

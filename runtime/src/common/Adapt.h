@@ -30,8 +30,8 @@ struct AdaptState {
   int64_t count = 0; ///< The number now.
   // Of the running window: steps, and sums over those that were measured.
   int64_t steps = 0;
-  double busy = 0;    ///< Seconds of computing, ranks added up.
-  double span = 0;    ///< Seconds from start to last gradient, times ranks.
+  double busy = 0; ///< Seconds of computing, ranks added up.
+  double span = 0; ///< Seconds from start to last gradient, times ranks.
   double samples = 0;
   /// Samples per busy second of the window before the last change; 0: there
   /// was no change.
@@ -58,8 +58,8 @@ public:
   AdaptPolicy(std::vector<AdaptChoice> choices, int64_t every,
               AdaptState state);
 
-  /// After a step; a step without `span` was not measured. Returns a change that
-  /// holds from the next step on.
+  /// After a step; a step without `span` was not measured. Returns a change
+  /// that holds from the next step on.
   std::optional<AdaptChange> step(double busy, double span, double samples);
 
   const AdaptState &state() const { return now; }

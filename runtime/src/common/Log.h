@@ -18,6 +18,9 @@ struct StepRecord {
   double learningRate;
   int64_t samples;
   double stepSeconds;
+  double lossScale;     ///< The factor that the step used; 0: none.
+  const char *skipped;  ///< What was not finite; null: nothing was skipped.
+  int64_t microBatches; ///< Where their number may change; else 0.
 };
 
 /// A line of JSON in a fixed buffer. Numbers print to round-trip; those that
@@ -26,6 +29,8 @@ class JsonLine {
 public:
   void add(std::string_view key, int64_t value);
   void add(std::string_view key, double value);
+  /// Text that needs no escapes.
+  void add(std::string_view key, const char *text);
   /// The finished line, with its newline; the next add() starts a new one.
   std::string_view finish();
 

@@ -114,8 +114,13 @@ std::string MicroBatchControl::start(Group &group, bool isReplay,
   AdaptState state{program.micro_batches, 0, 0, 0, 0, 0, {}};
   std::string note;
   if (numbers.count && isChoice(choices, numbers.count))
-    state = {numbers.count,   numbers.steps,      numbers.busy, numbers.span,
-             numbers.samples, numbers.rateBefore, {}};
+    state = {numbers.count,
+             numbers.steps,
+             numbers.busy,
+             numbers.span,
+             numbers.samples,
+             numbers.rateBefore,
+             {}};
   else if (numbers.count)
     state.count = nearestChoice(choices, numbers.count);
   if (numbers.count && state.count != numbers.count && !isReplay)
@@ -144,9 +149,8 @@ int64_t MicroBatchControl::countOf(int64_t step) const {
 std::string MicroBatchControl::stepped(int64_t step, const StepResult &result) {
   if (!policy)
     return "";
-  auto change =
-      policy->step(result.busy, result.span,
-                   static_cast<double>(samplesPerStep(program)));
+  auto change = policy->step(result.busy, result.span,
+                             static_cast<double>(samplesPerStep(program)));
   if (!change)
     return "";
   std::string text = fmt::format(

@@ -89,11 +89,10 @@ static ordered_json numberOrNull(double number) {
   return number < 0 ? ordered_json() : ordered_json(number);
 }
 
-void Chief::writeSummary(const TrainerState &state,
+void Chief::writeSummary(const mgq_program &last, const TrainerState &state,
                          const std::vector<std::string> &texts) const {
   ordered_json ranks = parseRanks(texts);
-  double samples = static_cast<double>(seconds.count()) * program.replicas *
-                   program.micro_batches * program.micro_batch_size;
+  double samples = static_cast<double>(seconds.count() * samplesPerStep(last));
   int64_t flops = 0;
   for (const ordered_json &rank : ranks)
     flops += rank["step_flops"].get<int64_t>();
@@ -103,14 +102,15 @@ void Chief::writeSummary(const TrainerState &state,
       {"steps_run", seconds.count()},
       {"samples_per_second", seconds.sum() > 0 ? samples / seconds.sum() : 0.0},
       {"step_seconds", seconds.median()},
-      {"predicted_step_seconds", numberOrNull(program.predicted_step_seconds)},
+      {"predicted_step_seconds", numberOrNull(last.predicted_step_seconds)},
       {"bubble", measured ? ordered_json(bubble()) : ordered_json()},
-      {"predicted_bubble", numberOrNull(program.predicted_bubble)},
+      {"predicted_bubble", numberOrNull(last.predicted_bubble)},
       // Transports do not tell when a message arrived, only that it has.
       {"hidden_communication", nullptr},
       {"schedule", program.schedule ? program.schedule : ""},
       {"stages", program.stages},
       {"replicas", program.replicas},
+      {"micro_batches", last.micro_batches},
       {"step_flops", flops},
       {"empty_steps", state.emptySteps},
       {"nonfinite_steps", state.nonfiniteSteps},
@@ -125,9 +125,10 @@ void Chief::writeSummary(const TrainerState &state,
   writeText(options.summary, json.dump(2) + "\n");
 }
 
-void Chief::writeProfile(const std::vector<std::string> &texts) const {
+void Chief::writeProfile(const mgq_program &last,
+                         const std::vector<std::string> &texts) const {
   ordered_json ranks = parseRanks(texts);
-  ordered_json json = {{"micro_batch_size", program.micro_batch_size},
+  ordered_json json = {{"micro_batch_size", last.micro_batch_size},
                        {"threads", ranks[0]["threads"]},
                        {"step_seconds", seconds.median()},
                        {"ranks", ranks}};

@@ -35,7 +35,8 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
           parts.group, parts.trace),
       reducer(view, parts.arena, parts.group),
       byTokens(reducesByTokens(view.program, options)),
-      skipNonfinite(options.skipNonfinite), seed(options.seed),
+      skipNonfinite(options.skipNonfinite),
+      scaled(options.lossScale != LossScaleKind::Off), seed(options.seed),
       lossRank(lossStage(view.program)) {
   Slots none(view.tables.chunk_count, -1);
   count = &parts.executor.prepare(view.tables.count, -1, none);
@@ -111,11 +112,12 @@ int StepRunner::exchangeCounts(int signal) {
   return static_cast<int>(seen);
 }
 
-float StepRunner::seedOf(int32_t microBatch) const {
+/// The scale is a factor in f64: a power of two changes no bit but exponents.
+float StepRunner::seedOf(const StepInput &input, int32_t microBatch) const {
   double divisor = total;
   if (!byTokens)
     divisor = counts[1 + microBatch] * program.replicas * program.micro_batches;
-  return static_cast<float>(1 / divisor);
+  return static_cast<float>(input.lossScale / divisor);
 }
 
 void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
@@ -131,7 +133,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
                         recordsOf(input, op.micro_batch, order),
                         keyOf(input, op.micro_batch));
   if (entry.seed)
-    *entry.seed = seedOf(op.micro_batch);
+    *entry.seed = seedOf(input, op.micro_batch);
   running = &entry;
   double start = secondsNow();
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
@@ -203,7 +205,6 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
   ops.waitAll();
   if (updated)
     parts.executor.runPrepareTrainable();
-  sumLosses(result);
   return result;
 }
 
@@ -234,8 +235,30 @@ void StepRunner::exchangeResults(StepResult &result) {
     parts.trace.add(Phase::Exchange, "norms", start, secondsNow() - start, -1);
 }
 
+/// All ranks know the same norms and losses, and decide alike. Throws where a
+/// step that is not finite is an error.
+bool StepRunner::skipsNonfinite(const StepInput &input, StepResult &result,
+                                const GradientNorm &norm) const {
+  static constexpr const char *advice = "--on-nonfinite=skip skips such steps";
+  if (norm.firstNonfinite >= 0) {
+    if (!skipNonfinite)
+      throw CommonError(fmt::format(
+          "the gradient of parameter '{}' is not finite in step {}; {}",
+          program.params[norm.firstNonfinite].name, input.step + 1, advice));
+    result.nonfinite = "gradients";
+  } else if (scaled && !std::isfinite(result.loss)) {
+    if (!skipNonfinite)
+      throw CommonError(fmt::format("the loss is not finite in step {}; {}",
+                                    input.step + 1, advice));
+    result.nonfinite = "loss";
+  }
+  return result.nonfinite;
+}
+
 void StepRunner::optimize(const StepInput &input, StepResult &result) {
   optimized = true;
+  if (input.lossScale != 1)
+    parts.optimizer.unscale(input.lossScale);
   if (gradientHook) {
     gradientHook();
     gradientHook = nullptr;
@@ -244,20 +267,13 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   if (view.replica == 0)
     parts.optimizer.squaredNorms(results.data());
   exchangeResults(result);
+  sumLosses(result);
   for (size_t i = 0; i < norms.size(); ++i)
     norms[i] = allResults[owners[i] * results.size() + i];
   GradientNorm norm = parts.optimizer.total(norms.data());
   result.gradNorm = norm.total;
-  if (norm.firstNonfinite >= 0) {
-    const char *name = program.params[norm.firstNonfinite].name;
-    if (!skipNonfinite)
-      throw CommonError(
-          fmt::format("the gradient of parameter '{}' is not finite in step "
-                      "{}; --on-nonfinite=skip skips such steps",
-                      name, input.step + 1));
-    result.nonfinite = true;
+  if (skipsNonfinite(input, result, norm))
     return;
-  }
   double start = secondsNow();
   parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
                          input.learningFactor, input.updates + 1);

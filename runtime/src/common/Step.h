@@ -18,18 +18,21 @@ struct StepInput {
   double epoch;          ///< Before the step, for clipping.
   double learningFactor; ///< The schedule's.
   int signal;            ///< That asked this rank to end, 0: none.
+  double lossScale = 1;  ///< The factor on the backward seed.
 };
 
 /// The same on all ranks.
 struct StepResult {
   double loss = 0;
   double gradNorm = 0;
-  double bubble = -1;     ///< Share of waiting; negative: not measured.
+  double bubble = -1;        ///< Share of waiting; negative: not measured.
   double busy = 0, span = 0; ///< Seconds of computing, and from the first start
                              ///< to the last gradient; all ranks together.
-  int signal = 0;         ///< That asked some rank to end: nothing was run.
-  bool empty = false;     ///< No valid target: nothing has changed.
-  bool nonfinite = false; ///< Gradients were not finite, step skipped.
+  int signal = 0;            ///< That asked some rank to end: nothing was run.
+  bool empty = false;        ///< No valid target: nothing has changed.
+  /// What was not finite, so that the step was skipped: "gradients" or, with a
+  /// loss scale, "loss". Null: the step was not skipped.
+  const char *nonfinite = nullptr;
 };
 
 /// Whether the loss of a step is a mean over its valid targets. Throws
@@ -93,7 +96,9 @@ private:
   RecordList recordsOf(const StepInput &input, int32_t microBatch,
                        RecordOrder &order);
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
-  float seedOf(int32_t microBatch) const;
+  bool skipsNonfinite(const StepInput &input, StepResult &result,
+                      const GradientNorm &norm) const;
+  float seedOf(const StepInput &input, int32_t microBatch) const;
 
   const RankView &view;
   const mgq_program &program;
@@ -102,11 +107,11 @@ private:
   Reducer reducer;
   const Runnable *count;
   float *countPlace;
-  bool byTokens, skipNonfinite;
-  uint64_t seed;               ///< Of dropout.
+  bool byTokens, skipNonfinite, scaled;
+  uint64_t seed;                ///< Of dropout.
   std::vector<int64_t> records; ///< Of the micro-batch that is read.
   int32_t lossRank;             ///< In the first replica.
-  std::vector<int32_t> owners; ///< Stage of each trainable parameter.
+  std::vector<int32_t> owners;  ///< Stage of each trainable parameter.
   double clockOffset = 0;
   double loadedFirst = 0, loadedLater = 0; ///< Seconds, see dataSeconds().
   int64_t runs = 0;

@@ -13,8 +13,8 @@ static constexpr size_t traceEvents = 1 << 18;
 Trainer::Trainer(const mgq_program &program, const Options &options,
                  Group &group)
     : program(program), options(options), group(group),
-      view(program, group.rank()), orders(ordersOf(options)),
-      clipping(options) {
+      view(program, group.rank()), orders(ordersOf(options)), clipping(options),
+      lossScale(options), microBatches(program, options) {
   if (group.rank() == 0)
     chief.emplace(program, options);
 }
@@ -25,7 +25,7 @@ void Trainer::setUp() {
   checkSameProgram(program, group);
   checkSameOptions(options, group);
   group.fromFirst(orders);
-  Host host = findHost(view.tables.arena_bytes, group);
+  Host host = findHost(arenaBytes(), group);
   clockOffset = host.clockOffset;
   pool.emplace(options.threads ? options.threads : host.threads);
   pool->makeCurrent();
@@ -41,8 +41,8 @@ void Trainer::setUp() {
   if (options.dryRun)
     return;
   group.agree([&] {
-    executor->runPrepareFrozen();
-    executor->runPrepareTrainable();
+    variants->now().executor.runPrepareFrozen();
+    variants->now().executor.runPrepareTrainable();
   });
 }
 
@@ -57,14 +57,14 @@ void Trainer::makeArena(const Host &host) {
       printError("warning: {}", shortage);
   };
   // All look before one takes.
-  group.agree([&] { check(view.tables.arena_bytes, "the plan needs"); });
+  group.agree([&] { check(arenaBytes(), "the plan needs"); });
   group.agree([&] {
     if (host.ranksHere > 1)
       check(host.bytesHere,
             fmt::format("the {} ranks on this machine need", host.ranksHere));
   });
   group.agree([&] {
-    arena.emplace(view.tables.arena_bytes,
+    arena.emplace(arenaBytes(),
                   options.dryRun ? ArenaUse::Little : ArenaUse::Whole);
   });
 }
@@ -74,14 +74,14 @@ void Trainer::makeParts() {
   weights.emplace(view, options.weights);
   if (!options.dryRun)
     weights->load(*arena, pulse);
-  executor.emplace(view, *arena, *weights, *trace, pulse);
-  optimizer.emplace(view, options, *arena);
-  runner.emplace(view, options,
-                 StepRunner::Parts{*arena, *executor, *optimizer, clipping,
-                                   *trace, group});
-  runner->setClockOffset(clockOffset);
-  evaluator.emplace(view, reducesByTokens(program, options), *executor, group,
-                    *trace);
+  variants.emplace(
+      program, options,
+      Variant::Shared{*arena, *weights, clipping, *trace, group, pulse});
+  variants->setClockOffset(clockOffset);
+  // Whatever number steps have, evaluations are alike.
+  Variant &finest = variants->finest();
+  evaluator.emplace(finest.view, reducesByTokens(program, options),
+                    finest.executor, group, *trace);
   transfer.emplace(view, *arena, group);
 }
 
@@ -89,12 +89,14 @@ void Trainer::openData() {
   std::vector<bool> loaded = loadedInputs(program, view.tables);
   if (!options.data.empty()) {
     data.emplace(program, options.data, loaded);
-    order.emplace(data->records(),
-                  int64_t{program.micro_batches} * program.replicas,
-                  options.shuffle, options.seed);
+    order.emplace(data->records(), recordsPerStep(program), options.shuffle,
+                  options.seed,
+                  program.by_sample ? "samples" : "micro-batches");
   }
-  if (!options.evalData.empty())
+  if (!options.evalData.empty()) {
     evalData.emplace(program, options.evalData, loaded);
+    checkEvalData();
+  }
   totalSteps = options.steps.value_or(0);
   if (options.epochs && order)
     totalSteps = static_cast<int64_t>(std::ceil(
@@ -103,7 +105,21 @@ void Trainer::openData() {
   state.seed = options.seed;
   state.shuffle = options.shuffle;
   state.records = data ? data->records() : 0;
-  state.microBatches = int64_t{program.micro_batches} * program.replicas;
+  state.microBatches = recordsPerStep(program);
+}
+
+void Trainer::checkEvalData() const {
+  const mgq_program &finest = *variantsOf(program).back();
+  int64_t size = recordsPerMicroBatch(finest);
+  if (evalData->records() % size)
+    fail(
+        "--eval-data has {} samples, expected a multiple of {}, the samples of "
+        "each of {} micro-batches",
+        evalData->records(), size, finest.micro_batches);
+}
+
+int64_t Trainer::arenaBytes() const {
+  return largestTables(program, view.stage).arena_bytes;
 }
 
 namespace {
@@ -148,17 +164,21 @@ TrainerState Trainer::loadState() {
 void Trainer::resume() {
   struct Numbers {
     int64_t step, updates, emptySteps, nonfiniteSteps, norms;
+    LossScaleState lossScale;
     double history[clipHistoryLength];
   };
-  Numbers numbers = {-1, 0, 0, 0, 0, {}};
+  AdaptState adapt;
+  Numbers numbers = {-1, 0, 0, 0, 0, {}, {}};
   if (chief) {
     TrainerState loaded = loadState();
+    adapt = loaded.adapt;
     auto norms = std::min(loaded.clipHistory.size(), clipHistoryLength);
     numbers = {loaded.step,
                loaded.updates,
                loaded.emptySteps,
                loaded.nonfiniteSteps,
                static_cast<int64_t>(norms),
+               loaded.lossScale,
                {}};
     std::copy(loaded.clipHistory.end() - static_cast<ptrdiff_t>(norms),
               loaded.clipHistory.end(), numbers.history);
@@ -171,12 +191,16 @@ void Trainer::resume() {
       acceptCheckpoint(*transfer);
   }
   group.fromFirst(numbers);
+  std::string note = microBatches.start(group, orders.replay, adapt);
+  if (chief && !note.empty())
+    printError("{}", note);
   if (numbers.step < 0)
     return;
   state.step = savedStep = numbers.step;
   state.updates = numbers.updates;
   state.emptySteps = numbers.emptySteps;
   state.nonfiniteSteps = numbers.nonfiniteSteps;
+  lossScale.restore(numbers.lossScale);
   clipping.setHistory({numbers.history, numbers.history + numbers.norms});
 }
 
@@ -209,7 +233,7 @@ void Trainer::describe() {
              program.param_count, trainableParams(program).size(), trained);
   if (group.size() == 1) {
     fmt::print("memory: {}\nranks: 1\nthreads: {}\n",
-               bytesText(view.tables.arena_bytes, text), threads[0]);
+               bytesText(arenaBytes(), text), threads[0]);
     return;
   }
   fmt::print("ranks: {} ({} stages, {} replicas)\n", group.size(),
@@ -218,7 +242,8 @@ void Trainer::describe() {
     fmt::print(
         "rank {}: stage {}, replica {}, memory {}, threads {}\n", rank,
         rank % program.stages, rank / program.stages,
-        bytesText(program.ranks[rank % program.stages].arena_bytes, text),
+        bytesText(largestTables(program, rank % program.stages).arena_bytes,
+                  text),
         threads[rank]);
 }
 
@@ -238,8 +263,9 @@ int Trainer::run() {
     if (chief)
       chief->open(totalSteps, state);
   });
+  variants->use(microBatches.countOf(state.step));
   if (orders.gradients)
-    runner->onGradients([&] {
+    variants->now().runner.onGradients([&] {
       if (chief)
         writeGradients(options.dumpGradients, *transfer);
       else
@@ -254,31 +280,46 @@ int Trainer::run() {
   return endSignal ? 128 + endSignal : 0;
 }
 
+/// Runs a step with as many micro-batches as it should have.
+StepResult Trainer::runStep(const StepInput &input) {
+  variants->use(microBatches.countOf(input.step));
+  return variants->now().runner.run(input, *data, *order);
+}
+
 /// Returns false if a signal asked some rank to end: no step was run.
 bool Trainer::trainOne() {
   double start = secondsNow();
   trace->setStep(state.step + 1);
-  StepInput input{state.step, state.updates, epochAfter(state.step),
-                  schedule->factor(state.step), interruptSignal()};
-  StepResult result = runner->run(input, *data, *order);
+  StepInput input{state.step,
+                  state.updates,
+                  epochAfter(state.step),
+                  schedule->factor(state.step),
+                  interruptSignal(),
+                  lossScale.scale()};
+  StepResult result = runStep(input);
   if (result.signal) {
     endSignal = result.signal;
     return false;
   }
   ++state.step;
   state.emptySteps += result.empty;
-  state.nonfiniteSteps += result.nonfinite;
+  state.nonfiniteSteps += result.nonfinite != nullptr;
   state.updates += !result.empty && !result.nonfinite;
+  if (!result.empty)
+    lossScale.stepped(result.nonfinite);
   if (++stepsRun == 1) {
     arena->samplePeak();
     if (state.step < totalSteps)
-      executor->resetTimes();
+      variants->now().executor.resetTimes();
   }
   if (chief)
     chief->stepped(
         {state.step, epochAfter(state.step), result.loss, result.gradNorm,
-         options.learningRate * input.learningFactor,
-         state.microBatches * program.micro_batch_size, secondsNow() - start},
+         options.learningRate * input.learningFactor, samplesPerStep(program),
+         secondsNow() - start, lossScale.isOn() ? input.lossScale : 0,
+         result.nonfinite,
+         microBatches.hasChoice() ? variants->now().view.program.micro_batches
+                                  : 0},
         result.bubble);
   bool evaluated =
       evalData && ((options.evalSteps && state.step % options.evalSteps == 0) ||
@@ -287,6 +328,9 @@ bool Trainer::trainOne() {
     evaluateNow();
   if (chief)
     chief->logStep(state.step, evaluated);
+  std::string change = microBatches.stepped(input.step, result);
+  if (chief && !change.empty())
+    chief->note(change);
   return true;
 }
 
@@ -316,6 +360,8 @@ void Trainer::save() {
   if (!chief)
     return serveCheckpoint(*transfer);
   state.clipHistory = clipping.history();
+  state.lossScale = lossScale.saved();
+  state.adapt = microBatches.state(state.step);
   state.epoch = epochAfter(state.step);
   chief->syncLog();
   saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit);
@@ -326,7 +372,7 @@ void Trainer::finish() {
   if (orders.save && savedStep != state.step)
     save();
   if (chief)
-    chief->close(state);
+    chief->close(variants->now().view.program, state);
   report();
   // Nobody leaves before rank 0 has written all.
   std::vector<int> signals = group.allGather(interruptSignal());
@@ -345,18 +391,21 @@ void Trainer::report() {
       writeTrace(options.trace, texts);
   }
   if (orders.profile) {
+    const Variant &now = variants->now();
     std::vector<std::string> texts =
-        group.gatherText(profileOf(view, *executor, pool->threads()));
+        group.gatherText(profileOf(now.view, now.executor, pool->threads()));
     if (chief)
-      chief->writeProfile(texts);
+      chief->writeProfile(now.view.program, texts);
   }
   if (orders.summary) {
     // Threads share a process, whose growth says nothing about one of them.
     bool shared = group.inProcess() && group.size() > 1;
-    int64_t peak = shared ? view.tables.arena_bytes : arena->peakBytes();
-    std::vector<std::string> texts = group.gatherText(summaryOf(
-        view, peak, runner->sent(), runner->dataSeconds(), pool->threads()));
+    int64_t peak = shared ? arenaBytes() : arena->peakBytes();
+    const Variant &now = variants->now();
+    std::vector<std::string> texts =
+        group.gatherText(summaryOf(now.view, peak, variants->sent(),
+                                   now.runner.dataSeconds(), pool->threads()));
     if (chief)
-      chief->writeSummary(state, texts);
+      chief->writeSummary(now.view.program, state, texts);
   }
 }

@@ -24,8 +24,8 @@ Variants::Variants(const mgq_program &program, const Options &options,
 }
 
 void Variants::use(int64_t count) {
-  current = &*std::find_if(
-      list.begin(), list.end(), [&](const Variant &variant) {
+  current =
+      &*std::find_if(list.begin(), list.end(), [&](const Variant &variant) {
         return variant.view.program.micro_batches == count;
       });
 }
