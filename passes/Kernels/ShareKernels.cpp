@@ -133,6 +133,7 @@ bool Pool::share(LLVM::LLVMFuncOp function, const Digest &digest) {
   if (it == known.end())
     return false;
   it->second.setLinkage(LLVM::Linkage::External);
+  function.getBody().dropAllReferences();
   function.getBody().getBlocks().clear();
   function.setLinkage(LLVM::Linkage::External);
   return true;
