@@ -115,11 +115,25 @@ int Compiler::compileProgram(size_t at) {
   return kSuccess;
 }
 
+/// Whether the loss is a mean over tokens, which does not depend on how a step
+/// is cut.
+static bool countsTokens(ModuleOp module) {
+  auto model = module.lookupSymbol<func::FuncOp>("model");
+  auto kind = model.getResultAttrOfType<StringAttr>(0, "nn.loss");
+  return !kind || kind.getValue() != "mean";
+}
+
 /// The program to start with is planned freely, the others follow it.
 int Compiler::compilePrograms() {
   programs.resize(micro.counts.size());
   if (int status = compileProgram(start))
     return status;
+  if (!isSingle() && !countsTokens(*programs[start]->module))
+    return reportError(kCompilerName,
+                       "--micro-batches=MIN:MAX needs a loss that is the mean "
+                       "cross-entropy of tokens; this model's is not "
+                       "recognised as one, and its mean over micro-batches "
+                       "would change with their number");
   for (size_t i = 0; i < programs.size(); ++i)
     if (i != start)
       if (int status = compileProgram(i))

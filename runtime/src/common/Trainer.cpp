@@ -14,7 +14,7 @@ Trainer::Trainer(const mgq_program &program, const Options &options,
                  Group &group)
     : program(program), options(options), group(group),
       view(program, group.rank()), orders(ordersOf(options)), clipping(options),
-      lossScale(options), microBatches(program, options) {
+      lossScale(options) {
   if (group.rank() == 0)
     chief.emplace(program, options);
 }
@@ -25,6 +25,7 @@ void Trainer::setUp() {
   checkSameProgram(program, group);
   checkSameOptions(options, group);
   group.fromFirst(orders);
+  group.agree([&] { microBatches.emplace(program, options); });
   Host host = findHost(arenaBytes(), group);
   clockOffset = host.clockOffset;
   pool.emplace(options.threads ? options.threads : host.threads);
@@ -191,7 +192,7 @@ void Trainer::resume() {
       acceptCheckpoint(*transfer);
   }
   group.fromFirst(numbers);
-  std::string note = microBatches.start(group, orders.replay, adapt);
+  std::string note = microBatches->start(group, orders.replay, adapt);
   if (chief && !note.empty())
     printError("{}", note);
   if (numbers.step < 0)
@@ -263,7 +264,7 @@ int Trainer::run() {
     if (chief)
       chief->open(totalSteps, state);
   });
-  variants->use(microBatches.countOf(state.step));
+  variants->use(microBatches->countOf(state.step));
   if (orders.gradients)
     variants->now().runner.onGradients([&] {
       if (chief)
@@ -282,7 +283,7 @@ int Trainer::run() {
 
 /// Runs a step with as many micro-batches as it should have.
 StepResult Trainer::runStep(const StepInput &input) {
-  variants->use(microBatches.countOf(input.step));
+  variants->use(microBatches->countOf(input.step));
   return variants->now().runner.run(input, *data, *order);
 }
 
@@ -318,8 +319,8 @@ bool Trainer::trainOne() {
          options.learningRate * input.learningFactor, samplesPerStep(program),
          secondsNow() - start, lossScale.isOn() ? input.lossScale : 0,
          result.nonfinite,
-         microBatches.hasChoice() ? variants->now().view.program.micro_batches
-                                  : 0},
+         microBatches->hasChoice() ? variants->now().view.program.micro_batches
+                                   : 0},
         result.bubble);
   bool evaluated =
       evalData && ((options.evalSteps && state.step % options.evalSteps == 0) ||
@@ -328,7 +329,7 @@ bool Trainer::trainOne() {
     evaluateNow();
   if (chief)
     chief->logStep(state.step, evaluated);
-  std::string change = microBatches.stepped(input.step, result);
+  std::string change = microBatches->stepped(input.step, result);
   if (chief && !change.empty())
     chief->note(change);
   return true;
@@ -361,7 +362,7 @@ void Trainer::save() {
     return serveCheckpoint(*transfer);
   state.clipHistory = clipping.history();
   state.lossScale = lossScale.saved();
-  state.adapt = microBatches.state(state.step);
+  state.adapt = microBatches->state(state.step);
   state.epoch = epochAfter(state.step);
   chief->syncLog();
   saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit);

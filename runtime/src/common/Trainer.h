@@ -60,7 +60,7 @@ private:
   std::optional<Chief> chief; ///< On rank 0.
   Clipping clipping;
   LossScale lossScale;
-  MicroBatchControl microBatches;
+  std::optional<MicroBatchControl> microBatches;
   std::optional<ThreadPool> pool;
   std::optional<Trace> trace; // Before the arena, whose peak does not count it.
   std::optional<Arena> arena;
