@@ -2,7 +2,7 @@
 //
 // A run changes the number of micro-batches between two steps. It goes on with
 // the arena as it is, so programs must agree on all that outlives a step.
-// Activations and scratch do not.
+// Gradients, activations and scratch do not.
 //
 //===----------------------------------------------------------------------===//
 
@@ -36,14 +36,15 @@ static FailureOr<Variant> readVariant(ModuleOp module) {
   return variant;
 }
 
-/// The ops of a kind in a rank have the same attributes.
-template <typename Op>
-static bool areEqual(RankOp first, RankOp second) {
-  auto ones = llvm::to_vector(first.getOps<Op>());
-  auto others = llvm::to_vector(second.getOps<Op>());
-  return llvm::equal(ones, others, [](Op one, Op other) {
-    return one->getAttrDictionary() == other->getAttrDictionary();
-  });
+/// Where a rank keeps parameters and optimizer states.
+static SmallVector<Attribute> parameters(RankOp rank) {
+  SmallVector<Attribute> places;
+  for (PlaceParamOp place : rank.getOps<PlaceParamOp>()) {
+    NamedAttrList attrs(place->getAttrDictionary());
+    attrs.erase(place.getGradientAttrName());
+    places.push_back(attrs.getDictionary(rank.getContext()));
+  }
+  return places;
 }
 
 /// Kernels and places of the calls that a rank makes once; their scratch may
@@ -61,10 +62,8 @@ preparations(RankOp rank, SequenceKind kind) {
 static StringRef difference(RankOp first, RankOp second) {
   if (first.getStage() != second.getStage())
     return "stages";
-  if (!areEqual<PlaceParamOp>(first, second))
+  if (parameters(first) != parameters(second))
     return "parameters";
-  if (!areEqual<PlaceUseOp>(first, second))
-    return "gradients";
   for (SequenceKind kind :
        {SequenceKind::PrepareFrozen, SequenceKind::PrepareTrainable})
     if (preparations(first, kind) != preparations(second, kind))

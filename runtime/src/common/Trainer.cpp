@@ -71,7 +71,12 @@ void Trainer::makeArena(const Host &host) {
 }
 
 void Trainer::makeParts() {
-  auto pulse = [this] { group.pulse(); };
+  auto pulse = [this] {
+    if (variants)
+      variants->now().runner.pulse();
+    else
+      group.pulse();
+  };
   weights.emplace(view, options.weights);
   if (!options.dryRun)
     weights->load(*arena, pulse);
@@ -267,10 +272,12 @@ int Trainer::run() {
   variants->use(microBatches->countOf(state.step));
   if (orders.gradients)
     variants->now().runner.onGradients([&] {
+      // Their places are this program's.
+      Transfer gradients(variants->now().view, *arena, group);
       if (chief)
-        writeGradients(options.dumpGradients, *transfer);
+        writeGradients(options.dumpGradients, gradients);
       else
-        serveGradients(*transfer);
+        serveGradients(gradients);
     });
   while (state.step < totalSteps && trainOne())
     if (orders.saveSteps && state.step % orders.saveSteps == 0)
@@ -403,9 +410,9 @@ void Trainer::report() {
     bool shared = group.inProcess() && group.size() > 1;
     int64_t peak = shared ? arenaBytes() : arena->peakBytes();
     const Variant &now = variants->now();
-    std::vector<std::string> texts =
-        group.gatherText(summaryOf(now.view, peak, variants->sent(),
-                                   now.runner.dataSeconds(), pool->threads()));
+    std::vector<std::string> texts = group.gatherText(
+        summaryOf(now.view, peak, variants->sent(), variants->communication(),
+                  now.runner.dataSeconds(), pool->threads()));
     if (chief)
       chief->writeSummary(now.view.program, state, texts);
   }

@@ -35,10 +35,23 @@ void Variants::setClockOffset(double seconds) {
     variant.runner.setClockOffset(seconds);
 }
 
-SentBytes Variants::sent() {
+SentBytes Variants::sent() const {
   SentBytes all;
-  for (Variant &variant : list)
+  for (const Variant &variant : list) {
+    SentBytes sent = variant.runner.sent();
     for (size_t i = 0; i < std::size(all.of); ++i)
-      all.of[i] += variant.runner.sent().of[i];
+      all.of[i] += sent.of[i];
+  }
+  return all;
+}
+
+CommunicationTime Variants::communication() const {
+  CommunicationTime all;
+  for (const Variant &variant : list) {
+    const CommunicationTime &time = variant.runner.communication();
+    all.total += time.total;
+    all.hidden += time.hidden;
+    all.largest += time.largest;
+  }
   return all;
 }

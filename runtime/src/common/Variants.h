@@ -47,7 +47,9 @@ public:
 
   void setClockOffset(double seconds);
   /// Bytes sent in all steps so far.
-  SentBytes sent();
+  SentBytes sent() const;
+  /// The same of its times.
+  CommunicationTime communication() const;
 
 private:
   std::deque<Variant> list; // Addresses stay.
