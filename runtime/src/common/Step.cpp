@@ -34,6 +34,7 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
       times(Reducer::mostMessages(view) + view.tables.op_count,
             view.tables.op_count + 2),
       reducer(view, parts.executor, parts.group, parts.trace, &times),
+      slowdown(view),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace, &reducer, &times),
       byTokens(reducesByTokens(view.program, options)),
@@ -170,6 +171,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   double start = secondsNow();
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
                      hasGradients ? &afterCall : nullptr);
+  slowdown.sleep();
   double end = secondsNow();
   busy += end - start;
   times.addBusy(start, end);

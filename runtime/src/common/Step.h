@@ -7,6 +7,7 @@
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Reducer.h"
+#include "runtime/src/common/Slowdown.h"
 #include <functional>
 
 namespace mgq::rt {
@@ -120,6 +121,7 @@ private:
   Parts parts;
   HiddenTime times;
   Reducer reducer;
+  Slowdown slowdown;
   OpList ops;
   std::vector<int32_t> firstReady; ///< By op: the call whose owned gradient is
                                    ///< final first, -1: none is.
