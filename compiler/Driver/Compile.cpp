@@ -78,8 +78,10 @@ int Compiler::findCounts() {
   return kSuccess;
 }
 
-/// Makes options ask for the cuts and the schedule of a plan.
-static void follow(Options &options, const pipe::PlannedModel &planned) {
+/// Makes options ask for the cuts and the schedule of a program.
+static void follow(Options &options, const ModelCompiler &first) {
+  const pipe::PlannedModel &planned = first.planned;
+  options.runAhead = first.runsAhead();
   if (planned.plan.chunks.empty())
     return; // not planned yet: --stop-after
   options.plannedSchedule = planner::scheduleName(planned.plan.schedule).str();
@@ -96,7 +98,7 @@ int Compiler::compileProgram(size_t at) {
     own.dims[micro.dimension] = micro.samples / micro.counts[at];
   isAgain = at != start;
   if (isAgain)
-    follow(own, programs[start]->planned);
+    follow(own, *programs[start]);
   std::string label =
       isSingle() ? "" : "m" + std::to_string(micro.counts[at]) + ".";
   programs[at] = std::make_unique<ModelCompiler>(context, own, label);

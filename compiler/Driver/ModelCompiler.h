@@ -31,6 +31,10 @@ public:
   /// Prints the time since the last phase's end, and memory (-v).
   void finishPhase(llvm::StringRef name);
 
+  /// Whether the next step's frozen prefix runs ahead: not where there is no
+  /// memory for it.
+  bool runsAhead() const { return options.runAhead; }
+
   mlir::OwningOpRef<mlir::ModuleOp> module;
   /// What the planner answered, with the sizes of the memory plan.
   pipe::PlannedModel planned;

@@ -20,6 +20,7 @@ struct StepInput {
   double learningFactor; ///< The schedule's.
   int signal;            ///< That asked this rank to end, 0: none.
   double lossScale = 1;  ///< The factor on the backward seed.
+  bool last = false;     ///< No step follows.
 };
 
 /// The same on all ranks.
@@ -88,6 +89,9 @@ public:
   /// What ran beside the kernels, of the steps but the first, which warms up.
   const CommunicationTime &communication() const { return times.time(); }
 
+  /// What was run for the next step is lost: its memory had another use.
+  void forgetAhead() { aheadStep = -1; }
+
   /// Called between kernels: the rank is alive, and what is under way goes on.
   void pulse() {
     parts.group.pulse();
@@ -99,6 +103,9 @@ private:
                     RecordOrder &order);
   void countTargets(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
+  void runAhead(StepInput input, const DataReader &data, RecordOrder &order);
+  void runOp(OpList::Entry &entry, const StepInput &input,
+             const DataReader &data, RecordOrder &order);
   void prefetchNext(StepInput input, const DataReader &data,
                     RecordOrder &order);
   int exchangeCounts(int signal);
@@ -146,6 +153,8 @@ private:
   std::vector<double> results, allResults, norms;
   double began = 0, ended = 0, busy = 0;
   bool optimized = false, updated = false;
+  int64_t aheadStep = -1; ///< The step for which `ahead` ops have been run.
+  bool hasAhead;
   const OpList::Entry *running = nullptr; ///< The op that `afterCall` is of.
   std::function<void(int32_t)> afterCall;
 };

@@ -303,7 +303,8 @@ bool Trainer::trainOne() {
                   epochAfter(state.step),
                   schedule->factor(state.step),
                   interruptSignal(),
-                  lossScale.scale()};
+                  lossScale.scale(),
+                  state.step + 1 >= totalSteps};
   StepResult result = runStep(input);
   if (result.signal) {
     endSignal = result.signal;
@@ -347,6 +348,8 @@ void Trainer::evaluateNow() {
   if (!evalData)
     return;
   Evaluation evaluation = evaluator->run(*evalData);
+  if (&variants->now() != &variants->finest())
+    variants->now().runner.forgetAhead(); // Its slots were used otherwise.
   evaluatedStep = state.step;
   if (chief)
     chief->evaluated(state.step, evaluation, evaluator->scalarOutputs());
