@@ -13,7 +13,8 @@ std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
                                const SentBytes &sent,
                                const CommunicationTime &communication,
                                double dataSeconds, int threads) {
-  const mgq_memory &memory = view.tables.memory;
+  const mgq_rank &largest = largestTables(view.program, view.stage);
+  const mgq_memory &memory = largest.memory;
   ordered_json bytes;
   for (int32_t traffic :
        {MGQ_TRAFFIC_ACTIVATION, MGQ_TRAFFIC_GRADIENT, MGQ_TRAFFIC_PARAMETER})
@@ -22,7 +23,7 @@ std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
                        {"stage", view.stage},
                        {"replica", view.replica},
                        {"threads", threads},
-                       {"planned_bytes", view.tables.arena_bytes},
+                       {"planned_bytes", largest.arena_bytes},
                        {"peak_bytes", peakBytes},
                        {"memory",
                         {{"weights", memory.weights},

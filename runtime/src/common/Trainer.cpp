@@ -5,6 +5,7 @@
 #include "runtime/src/common/RankReport.h"
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 using namespace mgq::rt;
 
@@ -269,16 +270,8 @@ int Trainer::run() {
     if (chief)
       chief->open(totalSteps, state);
   });
+  gradientsAreDue = orders.gradients;
   variants->use(microBatches->countOf(state.step));
-  if (orders.gradients)
-    variants->now().runner.onGradients([&] {
-      // Their places are this program's.
-      Transfer gradients(variants->now().view, *arena, group);
-      if (chief)
-        writeGradients(options.dumpGradients, gradients);
-      else
-        serveGradients(gradients);
-    });
   while (state.step < totalSteps && trainOne())
     if (orders.saveSteps && state.step % orders.saveSteps == 0)
       save();
@@ -288,9 +281,22 @@ int Trainer::run() {
   return endSignal ? 128 + endSignal : 0;
 }
 
+/// Writes the gradients of the first step, which are where its program has them.
+void Trainer::dumpGradients() {
+  if (!std::exchange(gradientsAreDue, false))
+    return;
+  Transfer gradients(variants->now().view, *arena, group);
+  if (chief)
+    writeGradients(options.dumpGradients, gradients);
+  else
+    serveGradients(gradients);
+}
+
 /// Runs a step with as many micro-batches as it should have.
 StepResult Trainer::runStep(const StepInput &input) {
   variants->use(microBatches->countOf(input.step));
+  if (gradientsAreDue) // Still: no step had a target.
+    variants->now().runner.onGradients([this] { dumpGradients(); });
   return variants->now().runner.run(input, *data, *order);
 }
 

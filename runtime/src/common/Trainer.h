@@ -44,6 +44,7 @@ private:
   double epochAfter(int64_t steps) const;
   void checkEvalData() const;
   int64_t arenaBytes() const;
+  void dumpGradients();
   StepResult runStep(const StepInput &input);
   bool trainOne();
   void evaluateNow();
@@ -72,6 +73,7 @@ private:
   std::optional<RecordOrder> order;
   std::optional<Schedule> schedule;
   int64_t totalSteps = 0, stepsRun = 0;
+  bool gradientsAreDue = false; ///< --dump-gradients
   TrainerState state;
   double clockOffset = 0;
   int64_t evaluatedStep = -1, savedStep = -1;
