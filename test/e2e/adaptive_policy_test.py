@@ -87,7 +87,7 @@ class Policy:
         self.test.check([line["micro_batches"] for line in log] == numbers, f"{name}: logged")
 
     def check_slow_stage(self):
-        log, changes = self.run("slow", 10 * EVERY, "--adapt-every", EVERY, slow="sample=4e-4,rank=1,factor=1.3")
+        log, changes = self.run("slow", 8 * EVERY, "--adapt-every", EVERY, slow="sample=1e-3,rank=1,factor=1.3")
         self.check_rule("a slow stage", log, changes)
         path = [to for _, to, *_ in changes]
         # 39 % of 4 micro-batches is waiting, 33 % of 6, 28 % of 9, 25 % of 12.
@@ -95,10 +95,10 @@ class Policy:
         last = {line["micro_batches"] for line in log[-4 * EVERY :]}
         self.test.check(len(last) == 1, f"a slow stage: settles: {last}")
         again, none = self.run(
-            "again", 10 * EVERY, "--adapt-every", EVERY, "--replay", self.test.work / "slow.jsonl"
+            "again", 8 * EVERY, "--adapt-every", EVERY, "--replay", self.test.work / "slow.jsonl"
         )
         self.test.check(again == log and not none, "a slow stage: replays bit by bit")
-        fixed, none = self.run("fixed", 10 * EVERY, "--adapt-every", 0)
+        fixed, none = self.run("fixed", 8 * EVERY, "--adapt-every", 0)
         self.test.check(
             not none and {line["micro_batches"] for line in fixed} == {4}, "0: never changes"
         )
