@@ -87,10 +87,10 @@ class Policy:
         self.test.check([line["micro_batches"] for line in log] == numbers, f"{name}: logged")
 
     def check_slow_stage(self):
-        log, changes = self.run("slow", 8 * EVERY, "--adapt-every", EVERY, slow="sample=1e-3,rank=1,factor=1.3")
+        log, changes = self.run("slow", 8 * EVERY, "--adapt-every", EVERY, slow="sample=1e-3,rank=1,factor=1.4")
         self.check_rule("a slow stage", log, changes)
         path = [to for _, to, *_ in changes]
-        # 39 % of 4 micro-batches is waiting, 33 % of 6, 28 % of 9, 25 % of 12.
+        # 40 % of 4 micro-batches is waiting, 35 % of 6, 30 % of 9, 28 % of 12.
         self.test.check(path in ([6, 9], [6, 9, 12]), f"a slow stage: up to where it fits: {path}")
         last = {line["micro_batches"] for line in log[-4 * EVERY :]}
         self.test.check(len(last) == 1, f"a slow stage: settles: {last}")
