@@ -34,6 +34,8 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace),
       reducer(view, parts.arena, parts.group),
+      compressed(view, parts.arena, parts.group),
+      compressionWarmup(options.compressionWarmup),
       byTokens(reducesByTokens(view.program, options)),
       skipNonfinite(options.skipNonfinite),
       scaled(options.lossScale != LossScaleKind::Off), seed(options.seed),
@@ -184,7 +186,7 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
       parts.optimizer.combineUses();
     } else if (op.kind == MGQ_OP_ALL_REDUCE) {
       double start = secondsNow();
-      int64_t sent = reducer.allReduce(entry.place, op.bytes);
+      int64_t sent = allReduce(entry, input);
       ops.sent().of[MGQ_TRAFFIC_GRADIENT] += sent;
       parts.trace.add(Phase::AllReduce, "all_reduce", start,
                       secondsNow() - start, -1,
@@ -201,6 +203,15 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
   if (updated)
     parts.executor.runPrepareTrainable();
   return result;
+}
+
+/// Sums over replicas. Returns the bytes sent.
+int64_t StepRunner::allReduce(const OpList::Entry &entry,
+                              const StepInput &input) {
+  const mgq_op &op = *entry.op;
+  if (!compresses(input) || op.compression == MGQ_COMPRESSION_NONE)
+    return reducer.allReduce(entry.place, op.bytes);
+  return compressed.allReduce(op, static_cast<float>(1 / input.lossScale));
 }
 
 /// Gathers what ranks know of the step: norms, losses, times.
@@ -250,7 +261,7 @@ bool StepRunner::skipsNonfinite(const StepInput &input, StepResult &result,
 
 void StepRunner::optimize(const StepInput &input, StepResult &result) {
   optimized = true;
-  if (input.lossScale != 1)
+  if (input.lossScale != 1 && !compresses(input))
     parts.optimizer.unscale(input.lossScale);
   if (gradientHook) {
     gradientHook();
@@ -270,6 +281,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   double start = secondsNow();
   parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
                          input.learningFactor, input.updates + 1);
+  compressed.commit();
   updated = true;
   parts.trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);
 }

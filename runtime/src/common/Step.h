@@ -4,6 +4,7 @@
 #define MGQ_RUNTIME_COMMON_STEP_H
 
 #include "runtime/src/common/Clipping.h"
+#include "runtime/src/common/CompressedReducer.h"
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Reducer.h"
@@ -78,6 +79,9 @@ public:
   /// In all steps so far.
   const SentBytes &sent() { return ops.sent(); }
 
+  /// What compressed gradients have not sent yet.
+  CompressedReducer &residuals() { return compressed; }
+
 private:
   StepResult runOps(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
@@ -88,12 +92,17 @@ private:
   int exchangeCounts(int signal);
   void compute(OpList::Entry &entry, const StepInput &input,
                const DataReader &data, RecordOrder &order);
+  int64_t allReduce(const OpList::Entry &entry, const StepInput &input);
   void optimize(const StepInput &input, StepResult &result);
   void exchangeResults(StepResult &result);
   void sumLosses(StepResult &result) const;
   int64_t recordOf(const StepInput &input, int32_t microBatch,
                    RecordOrder &order) const;
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
+  /// Whether the step's gradients are compressed; then they are unscaled, too.
+  bool compresses(const StepInput &input) const {
+    return compressed.isUsed() && input.step >= compressionWarmup;
+  }
   bool skipsNonfinite(const StepInput &input, StepResult &result,
                       const GradientNorm &norm) const;
   float seedOf(const StepInput &input, int32_t microBatch) const;
@@ -103,6 +112,8 @@ private:
   Parts parts;
   OpList ops;
   Reducer reducer;
+  CompressedReducer compressed;
+  int64_t compressionWarmup;
   const Runnable *count;
   float *countPlace;
   bool byTokens, skipNonfinite, scaled;
