@@ -20,8 +20,10 @@ struct PlanOptions {
   std::string frozen = "auto";
   std::string precision = "f32";
   std::string target = "cpu";
-  std::string cluster; ///< File; empty: this machine.
-  std::string profile; ///< File; empty: none.
+  std::string compression = "none"; ///< Of gradients, between replicas.
+  bool overlap = true;              ///< Gradients travel while ranks compute.
+  std::string cluster;              ///< File; empty: this machine.
+  std::string profile;              ///< File; empty: none.
   /// Of each device's memory that plans leave free: what an earlier plan
   /// lacked.
   int64_t reserveBytes = 0;
