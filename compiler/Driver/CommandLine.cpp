@@ -179,7 +179,7 @@ static ExitStatus checkFlags(const Flags &flags) {
       {flags.edges, edges, first(edges, 1)},
       {flags.recompute, recomputes, recomputes},
       {flags.frozen, frozens, first(frozens, 2)},
-      {flags.compression, compressions, first(compressions, 1)}};
+      {flags.compression, compressions, compressions}};
   for (const Word &word : words) {
     StringRef value = word.flag.getValue();
     if (!isOneOf(value, word.known))
@@ -303,6 +303,7 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.profile = flags.profile;
   options.precision = flags.precision;
   options.frozen = flags.frozen;
+  options.compression = flags.compression;
   options.plan = flags.plan.getNumOccurrences() != 0;
   options.planFile = flags.plan;
   options.planTimeline = flags.planTimeline;

@@ -35,6 +35,7 @@ private:
   Table chunks();
   Table outputs();
   Table ops(Block &block);
+  Constant *residuals();
   int64_t localChunk(int64_t chunk) const { return local.lookup(chunk); }
   int64_t tagOf(EdgeOp edge, int64_t microBatch) {
     return edgeNumber.lookup(edge) * int64_t(plan.getMicroBatches()) +
@@ -196,7 +197,7 @@ Table RankWriter::ops(Block &block) {
       continue;
     mgq_op_kind kind = MGQ_OP_OPTIMIZER;
     int64_t chunk = -1, microBatch = -1, slot = -1, peer = -1, tag = -1,
-            traffic = 0, bytes = 0;
+            traffic = 0, compression = 0, bytes = 0;
     Constant *place = nowhere();
     auto task = [&](auto task, mgq_op_kind its) {
       kind = its;
@@ -235,6 +236,8 @@ Table RankWriter::ops(Block &block) {
       kind = MGQ_OP_ALL_REDUCE;
       place = ref(reduce.getPlaceAttr());
       bytes = bytesOf(reduce.getPlaceAttr());
+      if (auto its = reduce.getCompression())
+        compression = int64_t(*its);
     }
     SmallVector<Constant *> waits;
     for (Value event : op.getOperands())
@@ -243,12 +246,38 @@ Table RankWriter::ops(Block &block) {
         waits.push_back(make.i32(number.lookup(earlier)));
     Table waitTable = make.table(waits);
     number[&op] = table.size();
-    table.push_back(make.record(
-        {make.i32(kind), make.i32(chunk), make.i32(microBatch), make.i32(slot),
-         make.i32(peer), make.i32(tag), make.i32(traffic), place,
-         make.i64(bytes), waitTable.data, waitTable.count}));
+    table.push_back(
+        make.record({make.i32(kind), make.i32(chunk), make.i32(microBatch),
+                     make.i32(slot), make.i32(peer), make.i32(tag),
+                     make.i32(traffic), make.i32(compression), place,
+                     make.i64(bytes), waitTable.data, waitTable.count}));
   }
   return make.table(table);
+}
+
+static_assert(int(Compression::Bf16) == MGQ_COMPRESSION_BF16 &&
+              int(Compression::Sparse24) == MGQ_COMPRESSION_SPARSE24 &&
+              int(Compression::Sparse24Int8) == MGQ_COMPRESSION_SPARSE24_INT8);
+
+/// Where compressed gradients keep what they have not sent; -1: nowhere.
+Constant *RankWriter::residuals() {
+  ArenaAttr gradients;
+  SmallVector<ArenaAttr> arrays; // worker, then owner
+  for (PlaceResidualsOp place : rank.getOps<PlaceResidualsOp>())
+    if (place.getGradients()) {
+      gradients = place.getGradientsAttr();
+      for (ArrayAttr pair : {place.getWorkerAttr(), place.getOwnerAttr()})
+        llvm::append_range(arrays, pair.getAsRange<ArenaAttr>());
+    }
+  if (!gradients)
+    return make.record({make.i64(-1), make.i64(0), make.i64(-1), make.i64(-1),
+                        make.i64(-1), make.i64(-1), make.i64(0)});
+  SmallVector<Constant *> fields = {make.i64(gradients.getOffset()),
+                                    make.i64(gradients.getBytes())};
+  for (ArenaAttr array : arrays)
+    fields.push_back(make.i64(array.getOffset()));
+  fields.push_back(make.i64(arrays.back().getBytes()));
+  return make.record(fields);
 }
 
 Constant *RankWriter::write() {
@@ -298,6 +327,7 @@ Constant *RankWriter::write() {
        evaluateTable.count,
        make.i64(arena - sizes[5]),
        make.i64(sizes[5]),
+       residuals(),
        make.i64(arena),
        make.record(memory),
        make.i64(microBatchFlops * int64_t(plan.getMicroBatches()))});

@@ -33,6 +33,7 @@ struct Options {
   std::string profile;           // file; empty: none
   std::string precision = "f32";
   std::string frozen = "auto";
+  std::string compression = "none"; // of gradients, between replicas
 
   std::string target = "cpu";
   std::string cpu = "native";

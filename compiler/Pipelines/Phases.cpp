@@ -81,6 +81,7 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.partition = options.partition;
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
+  plan.compression = options.compression;
   plan.precision = options.precision;
   plan.target = options.target;
   plan.cluster = options.cluster;
@@ -93,6 +94,9 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
 static void buildSchedule(OpPassManager &passes, const Options &options) {
   passes.addPass(pipe::createSchedulePass());
   passes.addPass(pipe::createInsertCommunicationPass());
+  // All sums over replicas are there.
+  if (options.compression != "none")
+    passes.addPass(pipe::createSparsifyGradientsPass({options.compression}));
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
     passes.addPass(pipe::createPlanMemoryPass());

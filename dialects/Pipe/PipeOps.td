@@ -153,6 +153,18 @@ def Pipe_PlaceSlotsOp : Pipe_Op<"place_slots", [HasParent<"RankOp">]> {
   let assemblyFormat = "`chunk` `(` $chunk `)` `at` $offset `bytes` $bytes `count` $count attr-dict";
 }
 
+def Pipe_PlaceResidualsOp : Pipe_Op<"place_residuals", [HasParent<"RankOp">]> {
+  let summary = "what compressed gradients have not sent yet";
+  let description = [{
+    f32, in the optimizer's part of the arena. `worker`: two arrays like the
+    owned `gradients`; `owner`: two arrays for the blocks of the rank's shards.
+    Steps write one of two by turns. A rank that owns no gradient has no places.
+  }];
+  let arguments = (ins OptionalAttr<Pipe_ArenaAttr>:$gradients, OptionalAttr<ArrayAttr>:$worker, OptionalAttr<ArrayAttr>:$owner);
+  let assemblyFormat = "(`of` $gradients^ `worker` $worker `owner` $owner)? attr-dict";
+  let hasVerifier = 1;
+}
+
 def Pipe_PlaceOutputOp : Pipe_Op<"place_output", [HasParent<"RankOp">]> {
   let summary = "where a graph output is found after the evaluation";
   let arguments = (ins StrAttr:$name, TypeAttrOf<AnyRankedTensor>:$type, I64Attr:$offset);
@@ -281,9 +293,9 @@ def Pipe_CombineOp : Pipe_OncePerStepOp<"combine"> {
   let summary = "add the uses of each owned parameter, in program order";
 }
 
-def Pipe_AllReduceOp : Pipe_StepOp<"all_reduce", (ins OptionalAttr<AnyAttr>:$place)> {
+def Pipe_AllReduceOp : Pipe_StepOp<"all_reduce", (ins OptionalAttr<AnyAttr>:$place, OptionalAttr<Pipe_CompressionAttr>:$compression)> {
   let summary = "sum the gradients of owned parameters over replicas, in their order";
-  let assemblyFormat = "(`at` $place^)? (`after` `(` $after^ `)`)? attr-dict";
+  let assemblyFormat = "(`compress` $compression^)? (`at` $place^)? (`after` `(` $after^ `)`)? attr-dict";
 }
 
 def Pipe_OptimizerOp : Pipe_OncePerStepOp<"optimizer"> {

@@ -438,7 +438,10 @@ LogicalResult Planner::run() {
     if (!kernels.find(call.getCallee()))
       return call.emitError("calls @")
              << call.getCallee() << ", which has no code in @kernels";
-  if (failed(memory.placeParams(builder, calls)) || failed(placeCells()))
+  if (failed(memory.placeParams(builder, calls)))
+    return failure();
+  memory.placeResiduals(rank, plan.getReplicas());
+  if (failed(placeCells()))
     return failure();
   placeSlots();
   Evaluated evaluation = layOutEvaluation();
@@ -458,7 +461,8 @@ LogicalResult Planner::run() {
     int64_t shard = alignBytes(llvm::divideCeil(
         memory.ownedGradients().getBytes(), plan.getReplicas()));
     scratchSize =
-        std::max(scratchSize, others * std::min(shard, kExchangeBytes));
+        std::max({scratchSize, others * std::min(shard, kExchangeBytes),
+                  memory.compressedExchangeBytes(rank, plan.getReplicas())});
   }
 
   if (failed(placeGradients()))

@@ -63,6 +63,13 @@ public:
   /// The place of a named cell, made on first use.
   ArenaAttr cell(llvm::StringRef name, mlir::Type type);
 
+  /// Room for what compressed gradients have not sent yet; fills in the rank's
+  /// place_residuals. After placeParams, before any cell.
+  void placeResiduals(RankOp rank, int64_t replicas);
+  /// Bytes that compressed reductions exchange at once: pieces of all replicas,
+  /// sent and received.
+  int64_t compressedExchangeBytes(RankOp rank, int64_t replicas);
+
   /// Where a call finds a parameter.
   mlir::Attribute placeOf(mlir::func::CallOp call, unsigned operand);
   ArenaAttr arena(int64_t offset, int64_t bytes) const {
@@ -84,6 +91,7 @@ public:
   Region weights, gradients, optimizer, cells;
 
 private:
+  int64_t ownedBlocks();
   void placePanels(llvm::ArrayRef<mlir::func::CallOp> calls);
   void placeAccumulators(mlir::OpBuilder &builder);
 

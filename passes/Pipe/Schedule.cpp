@@ -231,7 +231,8 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
     }
     CombineOp::create(builder, loc, event, ValueRange());
     if (plan.getReplicas() > 1)
-      AllReduceOp::create(builder, loc, event, Attribute(), ValueRange());
+      AllReduceOp::create(builder, loc, event, Attribute(), CompressionAttr(),
+                          ValueRange());
     OptimizerOp::create(builder, loc, event, ValueRange());
   }
 };

@@ -58,8 +58,8 @@ static void writeKinds(const std::string &path, Transfer &transfer,
       const mgq_param &param = program.params[i];
       tensors.push_back({kind.prefix + param.name, shapeOf(param.stored),
                          nullptr, param.canonical_permutation,
-                         [&transfer, i, part = kind.part, prepare](
-                             int64_t begin, int64_t count, float *to) {
+                         [&transfer, i, part = kind.part,
+                          prepare](int64_t begin, int64_t count, float *to) {
                            if (prepare && begin == 0)
                              prepare();
                            transfer.read(i, part, begin, count, to);
@@ -356,8 +356,7 @@ static void checkMasters(const SafetensorsFile &model,
   for (int32_t i : transfer.paramsWith(ParamPart::Master)) {
     const mgq_param &param = transfer.program().params[i];
     const TensorView *value = model.find(param.name);
-    const TensorView *master =
-        optimizer.find(masterKind.prefix + param.name);
+    const TensorView *master = optimizer.find(masterKind.prefix + param.name);
     int64_t total = paramElements(param);
     for (int64_t begin = 0; begin < total; begin += piece) {
       int64_t count = std::min(piece, total - begin);
@@ -426,8 +425,7 @@ static TrainerState parseState(const std::string &path,
 /// Rank 0, with acceptCheckpoint() on the others.
 static void readResiduals(const SafetensorsFile &file, Transfer &transfer,
                           CompressedReducer *residuals) {
-  int32_t workers =
-      transfer.fromFirst(savedWorkers(file, transfer, residuals));
+  int32_t workers = transfer.fromFirst(savedWorkers(file, transfer, residuals));
   if (!workers)
     return;
   transfer.setStaging(residuals->stagingOffset());

@@ -93,15 +93,16 @@ void CompressedReducer::placeBuffers() {
   requests.reserve(2 * replicas);
 }
 
-CompressedReducer::Range
-CompressedReducer::shardOf(const Reduction &reduction, int32_t replica) const {
+CompressedReducer::Range CompressedReducer::shardOf(const Reduction &reduction,
+                                                    int32_t replica) const {
   int64_t count = reduction.blocks.count(), size = reduction.shardBlocks;
-  return {std::min(count, size * replica), std::min(count, size * (replica + 1))};
+  return {std::min(count, size * replica),
+          std::min(count, size * (replica + 1))};
 }
 
-CompressedReducer::Range
-CompressedReducer::pieceOf(const Reduction &reduction, int32_t replica,
-                           int64_t round) const {
+CompressedReducer::Range CompressedReducer::pieceOf(const Reduction &reduction,
+                                                    int32_t replica,
+                                                    int64_t round) const {
   Range shard = shardOf(reduction, replica);
   int64_t begin = std::min(shard.end, shard.begin + round * pieceBlocks);
   return {begin, std::min(shard.end, begin + pieceBlocks)};
@@ -146,8 +147,8 @@ int64_t CompressedReducer::gather(const Reduction &reduction, int64_t round) {
   Range own = pieceOf(reduction, view.replica, round);
   int64_t ownBytes = blocks.bytes(own.begin, own.end);
   int64_t at =
-      reduction.owner + (own.begin - shardOf(reduction, view.replica).begin) *
-                            compressionBlock;
+      reduction.owner +
+      (own.begin - shardOf(reduction, view.replica).begin) * compressionBlock;
   // The own encoded piece is read for the last time as the sum is encoded: the
   // sum has a place of its own, that of what nobody sends here.
   std::byte *sum = receiving[view.replica];

@@ -29,10 +29,9 @@ std::vector<int32_t> Transfer::paramsWith(ParamPart part) const {
 int64_t Transfer::offsetOf(const mgq_place *place, ParamPart part) const {
   if (!place)
     return -1;
-  const int64_t offsets[] = {place->value_offset, place->grad_offset,
+  const int64_t offsets[] = {place->value_offset,    place->grad_offset,
                              place->momentum_offset, place->variance_offset,
-                             place->value_offset,
-                             place->grad_offset};
+                             place->value_offset,    place->grad_offset};
   return offsets[static_cast<int>(part)];
 }
 
