@@ -391,6 +391,13 @@ void mgq_index_error(const char *what, int64_t index, int64_t size);
 /*===--- Transports
  * ---------------------------------------------------------===*/
 
+/* When a message travelled, in seconds of CLOCK_MONOTONIC: from when it could
+ * (both its sides had begun, its link was free) until it was there. `begin` <
+ * 0: this end does not know. */
+typedef struct mgq_span {
+  double begin, end;
+} mgq_span;
+
 /* How ranks reach each other. One rank's end; its functions are called by the
  * rank's own thread only, except `abort`. Functions return 0, or nonzero after
  * a fault, whose text `error` has then: "rank 2: no sign of life for 300 s". */
@@ -409,8 +416,15 @@ typedef struct mgq_transport {
   /* Sleeps until the message is done. Request -1 does not sleep: it says that
    * this rank is alive, and fails if another has aborted. A rank that computes
    * for long calls it now and then; a wait fails if the rank waited for, or the
-   * one that this waits for in turn, has made no call for the timeout. */
-  int32_t (*wait)(void *self, int64_t request);
+   * one that this waits for in turn, has made no call for the timeout. `span`
+   * may be null. */
+  int32_t (*wait)(void *self, int64_t request, mgq_span *span);
+  /* The same without sleeping: a message is done, and its request is over, if
+   * *done is 1; else it is 0. */
+  int32_t (*test)(void *self, int64_t request, int32_t *done, mgq_span *span);
+  /* Sleeps until `test` may have news of one of `count` > 0 requests, all of
+   * which stay open. It may return early. */
+  int32_t (*wait_any)(void *self, const int64_t *requests, int32_t count);
   /* All ranks: `all` gets size times bytes, in rank order. */
   int32_t (*all_gather)(void *self, const void *mine, int64_t bytes, void *all);
   const char *(*error)(void *self);

@@ -5,10 +5,10 @@ A small language model on two and four replicas. What the collective computes is
 checked in test/runtime; here, that programs use it as documented.
 """
 
+import json
 import shutil
 
 import mlp
-import numpy as np
 import onnx
 import st
 from harness import Test, read_folder, read_log
@@ -23,9 +23,8 @@ class Runs:
         self.test = test
         self.executables = {}
         onnx.save(mlp.build(**SIZES), test.work / "model.onnx")
-        rng = np.random.default_rng(5)
-        tokens = rng.integers(0, SIZES["vocabulary"], (48, 2, 8))
-        st.write(test.work / "data.st", {"tokens": tokens, "labels": np.roll(tokens, -1, 2)})
+        data = mlp.data(48, batch=2, length=8, vocabulary=SIZES["vocabulary"])
+        st.write(test.work / "data.st", data)
 
     def executable(self, compression, replicas, stages=1):
         key = (compression, replicas, stages)
@@ -57,7 +56,7 @@ class Runs:
         )
 
     def gradient_bytes(self, name):
-        ranks = st.read_json(self.test.work / name / "summary.json")["ranks"]
+        ranks = json.loads((self.test.work / name / "summary.json").read_text())["ranks"]
         return [rank["bytes_sent"]["gradient"] for rank in ranks]
 
 
@@ -92,7 +91,7 @@ def check_bits(test, runs):
     )
     residuals = [
         values
-        for name, values in st.read(test.work / f"warm/out/checkpoint-{STEPS}/optimizer.safetensors")[0].items()
+        for name, values in st.read(test.work / f"warm/out/checkpoint-{STEPS}/optimizer.safetensors").items()
         if name.startswith("residual/")
     ]  # fmt: skip
     test.check(len(residuals) == 3 * 4, "residuals of an owner and two workers are saved")
@@ -123,7 +122,7 @@ def check_resume(test, runs):
     runs.run("parts", ("sparse24", 2), steps=3)
     parts = runs.run("parts", ("sparse24", 2, 2), *latest, keep=True)
     test.check(parts[:2] == whole[:2], "a resumed run goes on, on other stages")
-    before = st.read(test.work / "parts/out/checkpoint-3/optimizer.safetensors")[0]
+    before = st.read(test.work / "parts/out/checkpoint-3/optimizer.safetensors")
     test.check(
         any(values.any() for name, values in before.items() if "residual/worker.1" in name),
         "workers keep something",
@@ -134,7 +133,7 @@ def check_resume(test, runs):
     runs.run("four", ("sparse24", 4), *latest, "--learning-rate", 0, "--on-nonfinite", "skip",
              "--loss-scale", 1e30, steps=4, keep=True)  # fmt: skip
     names = [name for name in before if "residual/owner/" in name]
-    after = st.read(test.work / "four/out/checkpoint-4/optimizer.safetensors")[0]
+    after = st.read(test.work / "four/out/checkpoint-4/optimizer.safetensors")
     test.check(len(after) == len(before) + 2 * len(names), "four workers are saved")
     # Without compression they are left out, with a note.
     shutil.copytree(test.work / "parts", test.work / "without", dirs_exist_ok=True)

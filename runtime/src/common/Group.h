@@ -45,7 +45,12 @@ public:
 
   int64_t send(const void *data, int64_t bytes, int32_t peer, int32_t tag);
   int64_t receive(void *data, int64_t bytes, int32_t peer, int32_t tag);
-  void wait(int64_t request);
+  /// `span`, if not null, gets when the message travelled.
+  void wait(int64_t request, mgq_span *span = nullptr);
+  /// Whether a message is done; its request is over then.
+  bool test(int64_t request, mgq_span *span = nullptr);
+  /// Sleeps until one of these may be done; may return early.
+  void waitAny(const std::vector<int64_t> &requests);
   /// Says that this rank is alive; throws if another has aborted.
   void pulse() { wait(-1); }
   /// Both at once: begins and waits.
