@@ -50,19 +50,17 @@ static float floatOf(uint32_t bits) {
   return value;
 }
 
-/// To nearest even; a NaN stays one.
-static uint16_t toBf16(float value) {
-  uint32_t bits = bitsOf(value);
+/// The upper half of f32, rounded to nearest even; a NaN stays one.
+static uint32_t bf16Of(uint32_t bits) {
   uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   uint32_t nan = bits >> 16 | 0x40;
-  return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan
-                                                                : rounded);
+  return static_cast<int32_t>(bits & 0x7fffffff) > 0x7f800000 ? nan : rounded;
 }
 
 static void toBf16(const float *values, int64_t count, std::byte *to) {
   uint16_t narrow[compressionBlock];
   for (int64_t i = 0; i < count; ++i)
-    narrow[i] = toBf16(values[i]);
+    narrow[i] = static_cast<uint16_t>(bf16Of(bitsOf(values[i])));
   memcpy(to, narrow, count * 2);
 }
 
@@ -78,56 +76,75 @@ static void fromBf16(const std::byte *from, int64_t count, float *values) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// What is kept of a block's groups.
+/// What is kept of a block's groups, as arrays of firsts and seconds.
 struct Kept {
-  float values[2 * groups]; ///< First and second of each group.
-  uint8_t positions[groups];
+  uint32_t first[groups], second[groups]; ///< Bits of the values.
+  uint32_t positions[groups];
 };
 } // namespace
 
-/// Chooses by the bits of magnitudes, which order all values: not finite ones
-/// are the largest. A value is kept if it wins against two others.
+/// Bits of `a` where the mask has ones, else of `b`.
+static uint32_t select(uint32_t mask, uint32_t a, uint32_t b) {
+  return (a & mask) | (b & ~mask);
+}
+
+/// Chooses by the bits of magnitudes, which order all values: those that are
+/// not finite are the largest. A value is kept if it wins against two others.
 static void choose(const float *values, int64_t count, Kept &kept) {
+  uint32_t v[4][groups];
+  for (int64_t g = 0; g < count; ++g)
+    for (int i = 0; i < 4; ++i)
+      v[i][g] = bitsOf(values[4 * g + i]);
   for (int64_t g = 0; g < count; ++g) {
-    float v0 = values[4 * g], v1 = values[4 * g + 1], v2 = values[4 * g + 2],
-          v3 = values[4 * g + 3];
-    int32_t m0 = bitsOf(v0) & 0x7fffffff, m1 = bitsOf(v1) & 0x7fffffff,
-            m2 = bitsOf(v2) & 0x7fffffff, m3 = bitsOf(v3) & 0x7fffffff;
-    int32_t w01 = m0 >= m1, w02 = m0 >= m2, w03 = m0 >= m3, w12 = m1 >= m2,
-            w13 = m1 >= m3, w23 = m2 >= m3;
-    bool k0 = w01 + w02 + w03 >= 2, k1 = 1 - w01 + w12 + w13 >= 2,
-         k2 = 2 - w02 - w12 + w23 >= 2, k3 = 3 - w03 - w13 - w23 >= 2;
-    kept.values[2 * g] = k0 ? v0 : k1 ? v1 : v2;
-    kept.values[2 * g + 1] = k3 ? v3 : k2 ? v2 : v1;
-    uint32_t low = k0 ? 0 : k1 ? 1 : 2, high = k3 ? 3 : k2 ? 2 : 1;
-    kept.positions[g] = static_cast<uint8_t>(low | high << 2);
+    constexpr uint32_t magnitude = 0x7fffffff;
+    uint32_t v0 = v[0][g], v1 = v[1][g], v2 = v[2][g], v3 = v[3][g];
+    auto m0 = static_cast<int32_t>(v0 & magnitude),
+         m1 = static_cast<int32_t>(v1 & magnitude),
+         m2 = static_cast<int32_t>(v2 & magnitude),
+         m3 = static_cast<int32_t>(v3 & magnitude);
+    // -1: the first of the pair loses.
+    int32_t l01 = -(m0 < m1), l02 = -(m0 < m2), l03 = -(m0 < m3),
+            l12 = -(m1 < m2), l13 = -(m1 < m3), l23 = -(m2 < m3);
+    // Masks: kept are 0 with at most one defeat, ..., 3 with at least two wins.
+    auto k0 = static_cast<uint32_t>(-(l01 + l02 + l03 > -2)),
+         k1 = static_cast<uint32_t>(-(l12 + l13 - l01 > -1)),
+         k2 = static_cast<uint32_t>(-(l23 - l02 - l12 > 0)),
+         k3 = static_cast<uint32_t>(-(-l03 - l13 - l23 > 1));
+    kept.first[g] = select(k0, v0, select(k1, v1, v2));
+    kept.second[g] = select(k3, v3, select(k2, v2, v1));
+    kept.positions[g] =
+        select(k0, 0, select(k1, 1, 2)) | select(k3, 12, select(k2, 8, 4));
   }
 }
 
-static void packPositions(const Kept &kept, int64_t count, std::byte *to) {
+static void packPositions(Kept &kept, int64_t count, std::byte *to) {
   uint8_t packed[groups / 2];
-  for (int64_t i = 0; i < count / 2; ++i)
+  if (count % 2)
+    kept.positions[count] = 0;
+  for (int64_t i = 0; i < positionBytes(count); ++i)
     packed[i] = static_cast<uint8_t>(kept.positions[2 * i] |
                                      kept.positions[2 * i + 1] << 4);
-  if (count % 2)
-    packed[count / 2] = kept.positions[count - 1];
   memcpy(to, packed, positionBytes(count));
 }
 
 static void unpackPositions(const std::byte *from, int64_t count, Kept &kept) {
   uint8_t packed[groups / 2];
   memcpy(packed, from, positionBytes(count));
-  for (int64_t i = 0; i < count; ++i)
-    kept.positions[i] = packed[i / 2] >> (i % 2 * 4) & 15;
+  for (int64_t i = 0; i < positionBytes(count); ++i) {
+    kept.positions[2 * i] = packed[i] & 15;
+    kept.positions[2 * i + 1] = packed[i] >> 4;
+  }
 }
 
 static void spread(const Kept &kept, int64_t count, float *values) {
-  for (int64_t g = 0; g < count; ++g) {
-    uint32_t low = kept.positions[g] & 3, high = kept.positions[g] >> 2;
-    float first = kept.values[2 * g], second = kept.values[2 * g + 1];
-    for (uint32_t i = 0; i < 4; ++i)
-      values[4 * g + i] = i == low ? first : i == high ? second : 0.0f;
-  }
+  for (int64_t g = 0; g < count; ++g)
+    for (uint32_t i = 0; i < 4; ++i) {
+      uint32_t position = kept.positions[g];
+      uint32_t isFirst = -uint32_t((position & 3) == i),
+               isSecond = -uint32_t((position >> 2) == i);
+      values[4 * g + i] =
+          floatOf((kept.first[g] & isFirst) | (kept.second[g] & isSecond));
+    }
 }
 
 //===----------------------------------------------------------------------===//
@@ -140,32 +157,68 @@ static float roundEven(float value) {
   return value + magic - magic;
 }
 
-/// The scale of `count` values, then the values.
-static void toInt8(const float *values, int64_t count, std::byte *to) {
+/// The largest magnitude, of groups' firsts and seconds, / 127.
+static float scaleOf(const Kept &kept, int64_t count) {
   int32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i)
-    largest = std::max<int32_t>(
-        largest, static_cast<int32_t>(bitsOf(values[i]) & 0x7fffffff));
-  float scale = floatOf(static_cast<uint32_t>(largest)) / 127;
-  memcpy(to, &scale, sizeof scale);
-  int8_t narrow[2 * groups];
-  // Such a scale alone makes all that it is a factor of not finite, or zero.
-  if (!std::isfinite(scale) || scale == 0)
-    memset(narrow, scale != 0, count);
-  else
-    for (int64_t i = 0; i < count; ++i)
-      narrow[i] = static_cast<int8_t>(
-          std::min(127.0f, std::max(-127.0f, roundEven(values[i] / scale))));
-  memcpy(to + sizeof scale, narrow, count);
+  for (int64_t g = 0; g < count; ++g)
+    largest =
+        std::max({largest, static_cast<int32_t>(kept.first[g] & 0x7fffffff),
+                  static_cast<int32_t>(kept.second[g] & 0x7fffffff)});
+  return floatOf(static_cast<uint32_t>(largest)) / 127;
 }
 
-static void fromInt8(const std::byte *from, int64_t count, float *values) {
+static int32_t int8Of(uint32_t bits, float scale) {
+  float value = roundEven(floatOf(bits) / scale);
+  return static_cast<int32_t>(std::min(127.0f, std::max(-127.0f, value)));
+}
+
+/// The scale, then pairs.
+static void toInt8(const Kept &kept, int64_t count, std::byte *to) {
+  float scale = scaleOf(kept, count);
+  memcpy(to, &scale, sizeof scale);
+  uint16_t pairs[groups];
+  // Such a scale alone makes all that it is a factor of not finite, or zero.
+  if (!std::isfinite(scale) || scale == 0)
+    std::fill_n(pairs, count, scale == 0 ? 0 : 0x0101);
+  else
+    for (int64_t g = 0; g < count; ++g)
+      pairs[g] =
+          static_cast<uint16_t>((int8Of(kept.first[g], scale) & 255) |
+                                uint32_t(int8Of(kept.second[g], scale)) << 8);
+  memcpy(to + sizeof scale, pairs, count * 2);
+}
+
+static void fromInt8(const std::byte *from, int64_t count, Kept &kept) {
   float scale;
-  int8_t narrow[2 * groups];
+  uint16_t pairs[groups];
   memcpy(&scale, from, sizeof scale);
-  memcpy(narrow, from + sizeof scale, count);
-  for (int64_t i = 0; i < count; ++i)
-    values[i] = static_cast<float>(narrow[i]) * scale;
+  memcpy(pairs, from + sizeof scale, count * 2);
+  for (int64_t g = 0; g < count; ++g) {
+    auto low = static_cast<int8_t>(pairs[g] & 255),
+         high = static_cast<int8_t>(pairs[g] >> 8);
+    kept.first[g] = bitsOf(static_cast<float>(low) * scale);
+    kept.second[g] = bitsOf(static_cast<float>(high) * scale);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Pairs of bf16
+//===----------------------------------------------------------------------===//
+
+static void toBf16(const Kept &kept, int64_t count, std::byte *to) {
+  uint32_t pairs[groups];
+  for (int64_t g = 0; g < count; ++g)
+    pairs[g] = bf16Of(kept.first[g]) | bf16Of(kept.second[g]) << 16;
+  memcpy(to, pairs, count * 4);
+}
+
+static void fromBf16(const std::byte *from, int64_t count, Kept &kept) {
+  uint32_t pairs[groups];
+  memcpy(pairs, from, count * 4);
+  for (int64_t g = 0; g < count; ++g) {
+    kept.first[g] = pairs[g] << 16;
+    kept.second[g] = pairs[g] & 0xffff0000;
+  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -179,10 +232,10 @@ void mgq::rt::encodeBlock(mgq_compression format, const float *values,
     Kept kept;
     choose(values, whole, kept);
     if (format == MGQ_COMPRESSION_SPARSE24) {
-      toBf16(kept.values, 2 * whole, to);
+      toBf16(kept, whole, to);
       to += 4 * whole;
     } else {
-      toInt8(kept.values, 2 * whole, to);
+      toInt8(kept, whole, to);
       to += 4 + 2 * whole;
     }
     packPositions(kept, whole, to);
@@ -197,10 +250,10 @@ void mgq::rt::decodeBlock(mgq_compression format, const std::byte *from,
   if (whole) {
     Kept kept;
     if (format == MGQ_COMPRESSION_SPARSE24) {
-      fromBf16(from, 2 * whole, kept.values);
+      fromBf16(from, whole, kept);
       from += 4 * whole;
     } else {
-      fromInt8(from, 2 * whole, kept.values);
+      fromInt8(from, whole, kept);
       from += 4 + 2 * whole;
     }
     unpackPositions(from, whole, kept);
