@@ -34,6 +34,8 @@ struct Options {
   std::string precision = "f32";
   std::string frozen = "auto";
   std::string compression = "none"; // of gradients, between replicas
+  bool overlap = true;    // gradients of replicas are summed beside backward
+  int64_t bucketSize = 0; // bytes of gradients; 0: chosen
 
   std::string target = "cpu";
   std::string cpu = "native";

@@ -57,6 +57,10 @@ public:
   RankMemory(mlir::ModuleOp module, const StepGraph &graph,
              const Kernels &kernels, int64_t stage);
 
+  /// Owned parameters in the order in which their gradients lie in the arena;
+  /// those that are not named come first, in the order of the module.
+  llvm::SmallVector<mlir::StringAttr> gradientOrder;
+
   /// Places parameters, accumulators and states; writes place_param, place_use.
   mlir::LogicalResult placeParams(mlir::OpBuilder &builder,
                                   llvm::ArrayRef<mlir::func::CallOp> calls);
@@ -66,9 +70,9 @@ public:
   /// Room for what compressed gradients have not sent yet; fills in the rank's
   /// place_residuals. After placeParams, before any cell.
   void placeResiduals(RankOp rank, int64_t replicas);
-  /// Bytes that compressed reductions exchange at once: pieces of all replicas,
-  /// sent and received.
-  int64_t compressedExchangeBytes(RankOp rank, int64_t replicas);
+  /// Bytes that a compressed reduction exchanges at once: pieces of all
+  /// replicas, sent and received.
+  int64_t compressedExchangeBytes(ArenaAttr gradients, int64_t replicas);
 
   /// Where a call finds a parameter.
   mlir::Attribute placeOf(mlir::func::CallOp call, unsigned operand);
@@ -79,6 +83,8 @@ public:
   int64_t accumulator(unsigned use) const { return accumulators.lookup(use); }
   /// A trainable parameter's value.
   ArenaAttr valueOf(mlir::StringAttr param) const;
+  /// The gradients of consecutive parameters of `gradientOrder`.
+  ArenaAttr gradientsOf(mlir::StringAttr first, mlir::StringAttr last);
   /// Gradients of owned parameters: one range.
   ArenaAttr ownedGradients() const {
     return arena(gradients.begin, ownedBytes);
@@ -91,7 +97,7 @@ public:
   Region weights, gradients, optimizer, cells;
 
 private:
-  int64_t ownedBlocks();
+  int64_t blocksIn(ArenaAttr gradients);
   void placePanels(llvm::ArrayRef<mlir::func::CallOp> calls);
   void placeAccumulators(mlir::OpBuilder &builder);
 

@@ -1,6 +1,6 @@
 //===- Residuals.cpp - Room for compressed gradients ----------------------===//
 //
-// The runtime (runtime/src/common/CompressedReducer) cuts the owned gradients
+// The runtime (runtime/src/common/CompressedGradients) cuts the owned gradients
 // into blocks of 256 values of one parameter, deals them out to replicas as
 // shards, and exchanges them piece by piece.
 //
@@ -17,13 +17,17 @@ static constexpr int64_t kEncodedBlock = 2 * kBlock;
 /// Most bytes of a piece: enough for the speed of any link.
 static constexpr int64_t kPieceBytes = int64_t(4) << 20;
 
-int64_t RankMemory::ownedBlocks() {
+/// Blocks of the parameters whose gradients are in a range.
+int64_t RankMemory::blocksIn(ArenaAttr gradients) {
   int64_t blocks = 0;
-  for (nn::ParamOp param : module.getOps<nn::ParamOp>())
-    if (ownOffsets.contains(param.getSymNameAttr()))
-      blocks += llvm::divideCeil(
-          cast<RankedTensorType>(param.getValueType()).getNumElements(),
-          kBlock);
+  for (nn::ParamOp param : module.getOps<nn::ParamOp>()) {
+    auto it = ownOffsets.find(param.getSymNameAttr());
+    if (it == ownOffsets.end() || it->second < gradients.getOffset() ||
+        it->second >= gradients.getOffset() + gradients.getBytes())
+      continue;
+    blocks += llvm::divideCeil(
+        cast<RankedTensorType>(param.getValueType()).getNumElements(), kBlock);
+  }
   return blocks;
 }
 
@@ -34,7 +38,8 @@ void RankMemory::placeResiduals(RankOp rank, int64_t replicas) {
   // Shards of each all_reduce are rounded up to blocks.
   int64_t reductions = llvm::range_size(rank.getOps<AllReduceOp>());
   int64_t ownerBytes =
-      (llvm::divideCeil(ownedBlocks(), replicas) + reductions) * kBlock * 4;
+      (llvm::divideCeil(blocksIn(ownedGradients()), replicas) + reductions) *
+      kBlock * 4;
   auto pair = [&](int64_t bytes) {
     Attribute first = arena(optimizer.take(bytes), bytes);
     Attribute second = arena(optimizer.take(bytes), bytes);
@@ -47,9 +52,9 @@ void RankMemory::placeResiduals(RankOp rank, int64_t replicas) {
   cells.begin = optimizer.end();
 }
 
-int64_t RankMemory::compressedExchangeBytes(RankOp rank, int64_t replicas) {
-  if (rank.getOps<PlaceResidualsOp>().empty() || !ownedBytes)
-    return 0;
-  int64_t shard = llvm::divideCeil(ownedBlocks(), replicas) * kEncodedBlock;
+int64_t RankMemory::compressedExchangeBytes(ArenaAttr gradients,
+                                            int64_t replicas) {
+  int64_t shard =
+      llvm::divideCeil(blocksIn(gradients), replicas) * kEncodedBlock;
   return 2 * replicas * std::min(shard, kPieceBytes);
 }

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 6
+#define MGQ_ABI_VERSION 7
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -201,7 +201,8 @@ typedef enum mgq_op_kind {
   MGQ_OP_SEND,       /* begins to send `bytes` at `place` to stage `peer` */
   MGQ_OP_RECEIVE,    /* lets `bytes` from stage `peer` arrive at `place` */
   MGQ_OP_COMBINE,    /* adds the uses of owned parameters */
-  MGQ_OP_ALL_REDUCE, /* sums `bytes` at `place` over replicas, in their order */
+  MGQ_OP_ALL_REDUCE, /* begins to sum a bucket of gradients, `bytes` at `place`,
+                        over replicas, in their order */
   MGQ_OP_OPTIMIZER
 } mgq_op_kind;
 
@@ -233,8 +234,8 @@ typedef struct mgq_residuals {
 } mgq_residuals;
 
 /* One entry of a rank's program of a step. The rank executes them in order;
- * sends and receives are only begun, and are done at the latest where a later
- * op waits for them, or at the end of the program. */
+ * sends, receives and all_reduces are only begun, and are done at the latest
+ * where a later op waits for them, or at the end of the program. */
 typedef struct mgq_op {
   int32_t kind;
   int32_t chunk;       /* local index, -1: none */
@@ -248,9 +249,20 @@ typedef struct mgq_op {
   int32_t compression; /* of an all_reduce */
   mgq_ref place;
   int64_t bytes;
-  /* Indices of earlier sends and receives that must be done first. */
+  /* Indices of earlier sends, receives and all_reduces that must be done
+   * first. */
   const int32_t *waits;
   int32_t wait_count;
+  /* All_reduces. The number among those of the rank, the same in all replicas;
+   * room in the arena for what others send. It begins as soon as call number
+   * `begins_after` of the backward or weight op of index `begins_in` has run,
+   * and all_reduces that it waits for are done; `begins_in` -1: at its place
+   * in the program. */
+  int32_t bucket;
+  int32_t begins_in;
+  int32_t begins_after;
+  mgq_ref room;
+  int64_t room_bytes;
 } mgq_op;
 
 /* Key and value, in the model's metadata. */
@@ -322,10 +334,6 @@ typedef struct mgq_rank {
   const mgq_op *evaluate_ops; /* one record */
   int32_t evaluate_op_count;
 
-  /* Room for MGQ_OP_ALL_REDUCE and for gathering checkpoints: a range of the
-   * arena. */
-  int64_t exchange_offset;
-  int64_t exchange_bytes;
   mgq_residuals residuals;
 
   int64_t arena_bytes;

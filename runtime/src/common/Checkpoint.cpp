@@ -86,7 +86,7 @@ void mgq::rt::serveGradients(Transfer &transfer) {
 /// What is saved, in this order: whole tensors of what owners keep, then of
 /// each worker. All ranks put them together (serveResiduals) as they are read.
 static std::vector<Kind> residualKinds(Transfer &transfer,
-                                       CompressedReducer *residuals) {
+                                       CompressedGradients *residuals) {
   std::vector<Kind> kinds;
   if (!residuals || !residuals->isSaved())
     return kinds;
@@ -100,7 +100,7 @@ static std::vector<Kind> residualKinds(Transfer &transfer,
   return kinds;
 }
 
-static void serveResiduals(Transfer &transfer, CompressedReducer *residuals) {
+static void serveResiduals(Transfer &transfer, CompressedGradients *residuals) {
   for (const Kind &kind : residualKinds(transfer, residuals)) {
     kind.prepare();
     transfer.serve({kind.part});
@@ -111,7 +111,7 @@ static void serveResiduals(Transfer &transfer, CompressedReducer *residuals) {
 /// needs them.
 static int32_t savedWorkers(const SafetensorsFile &file,
                             const Transfer &transfer,
-                            const CompressedReducer *residuals) {
+                            const CompressedGradients *residuals) {
   const char *first =
       transfer.program().params[trainableParams(transfer.program()).at(0)].name;
   if (!file.find(ownerKind.prefix + first))
@@ -129,13 +129,13 @@ static int32_t savedWorkers(const SafetensorsFile &file,
 }
 
 void mgq::rt::serveCheckpoint(Transfer &transfer,
-                              CompressedReducer *residuals) {
+                              CompressedGradients *residuals) {
   transfer.serve(allParts);
   serveResiduals(transfer, residuals);
 }
 
 void mgq::rt::acceptCheckpoint(Transfer &transfer,
-                               CompressedReducer *residuals) {
+                               CompressedGradients *residuals) {
   transfer.accept(allParts);
   int32_t workers = transfer.fromFirst(0);
   if (!workers)
@@ -252,7 +252,7 @@ static nlohmann::ordered_json stateJson(const mgq_program &program,
 std::string mgq::rt::saveCheckpoint(const std::string &output,
                                     Transfer &transfer,
                                     const TrainerState &state, int64_t limit,
-                                    CompressedReducer *residuals) {
+                                    CompressedGradients *residuals) {
   std::error_code code;
   std::string name = "checkpoint-" + std::to_string(state.step);
   fs::path final = fs::path(output) / name;
@@ -424,7 +424,7 @@ static TrainerState parseState(const std::string &path,
 
 /// Rank 0, with acceptCheckpoint() on the others.
 static void readResiduals(const SafetensorsFile &file, Transfer &transfer,
-                          CompressedReducer *residuals) {
+                          CompressedGradients *residuals) {
   int32_t workers = transfer.fromFirst(savedWorkers(file, transfer, residuals));
   if (!workers)
     return;
@@ -439,7 +439,7 @@ static void readResiduals(const SafetensorsFile &file, Transfer &transfer,
 
 TrainerState mgq::rt::loadCheckpoint(const std::string &path,
                                      Transfer &transfer,
-                                     CompressedReducer *residuals) {
+                                     CompressedGradients *residuals) {
   const mgq_program &program = transfer.program();
   std::error_code code;
   if (!fs::is_directory(path, code))

@@ -9,7 +9,7 @@
 #ifndef MGQ_RUNTIME_COMMON_CHECKPOINT_H
 #define MGQ_RUNTIME_COMMON_CHECKPOINT_H
 
-#include "runtime/src/common/CompressedReducer.h"
+#include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/common/LossScale.h"
 #include "runtime/src/common/Safetensors.h"
 #include "runtime/src/common/Transfer.h"
@@ -42,9 +42,9 @@ struct TrainerState {
 /// may be null, are saved with the optimizer's states.
 std::string saveCheckpoint(const std::string &output, Transfer &transfer,
                            const TrainerState &state, int64_t limit,
-                           CompressedReducer *residuals = nullptr);
+                           CompressedGradients *residuals = nullptr);
 void serveCheckpoint(Transfer &transfer,
-                     CompressedReducer *residuals = nullptr);
+                     CompressedGradients *residuals = nullptr);
 
 /// Makes the folder of checkpoints if need be; throws Error if that, or writing
 /// into it, is impossible.
@@ -54,9 +54,9 @@ void checkCheckpointFolder(const std::string &output);
 /// another model or of other trainable parameters (naming them). Rank 0 calls
 /// it while the others call acceptCheckpoint().
 TrainerState loadCheckpoint(const std::string &path, Transfer &transfer,
-                            CompressedReducer *residuals = nullptr);
+                            CompressedGradients *residuals = nullptr);
 void acceptCheckpoint(Transfer &transfer,
-                      CompressedReducer *residuals = nullptr);
+                      CompressedGradients *residuals = nullptr);
 
 /// Reads the values of the trainable parameters, of any float type, from a file
 /// like a checkpoint's model.safetensors. Throws Error as loadCheckpoint()

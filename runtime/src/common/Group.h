@@ -26,9 +26,11 @@ struct CommonError : Error {
 enum RuntimeTag : int32_t {
   TagGather = 1 << 30, ///< Bytes for rank 0.
   TagTensor,           ///< Parameters, to and from rank 0.
-  TagReduce,           ///< Shards that go to their owner.
-  TagReduced           ///< Shards that come back.
+  TagReduce            ///< Two of each bucket of gradients, to the end.
 };
+
+/// Buckets of gradients that tags are enough for.
+inline constexpr int32_t mostBuckets = 1 << 20;
 
 /// A rank's end of a transport, with exceptions instead of statuses. Functions
 /// throw Error with the transport's text.

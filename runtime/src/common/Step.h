@@ -4,7 +4,7 @@
 #define MGQ_RUNTIME_COMMON_STEP_H
 
 #include "runtime/src/common/Clipping.h"
-#include "runtime/src/common/CompressedReducer.h"
+#include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Reducer.h"
@@ -77,10 +77,23 @@ public:
   }
 
   /// In all steps so far.
-  const SentBytes &sent() { return ops.sent(); }
+  SentBytes sent() {
+    SentBytes bytes = ops.sent();
+    bytes.of[MGQ_TRAFFIC_GRADIENT] += reducer.sentBytes();
+    return bytes;
+  }
+
+  /// What ran beside the kernels, of the steps but the first, which warms up.
+  const CommunicationTime &communication() const { return times.time(); }
+
+  /// Called between kernels: the rank is alive, and what is under way goes on.
+  void pulse() {
+    parts.group.pulse();
+    reducer.progress();
+  }
 
   /// What compressed gradients have not sent yet.
-  CompressedReducer &residuals() { return compressed; }
+  CompressedGradients &residuals() { return compressed; }
 
 private:
   StepResult runOps(const StepInput &input, const DataReader &data,
@@ -92,7 +105,8 @@ private:
   int exchangeCounts(int signal);
   void compute(OpList::Entry &entry, const StepInput &input,
                const DataReader &data, RecordOrder &order);
-  int64_t allReduce(const OpList::Entry &entry, const StepInput &input);
+  void findFirstReady();
+  void noteCall(int32_t call);
   void optimize(const StepInput &input, StepResult &result);
   void exchangeResults(StepResult &result);
   void sumLosses(StepResult &result) const;
@@ -110,9 +124,12 @@ private:
   const RankView &view;
   const mgq_program &program;
   Parts parts;
-  OpList ops;
+  HiddenTime times;
+  CompressedGradients compressed;
   Reducer reducer;
-  CompressedReducer compressed;
+  OpList ops;
+  std::vector<int32_t> firstReady; ///< By op: the call whose owned gradient is
+                                   ///< final first, -1: none is.
   int64_t compressionWarmup;
   const Runnable *count;
   float *countPlace;

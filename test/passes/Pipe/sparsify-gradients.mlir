@@ -24,11 +24,11 @@ module {
   // CHECK-NEXT: pipe.place_residuals{{$}}
   // CHECK-NEXT: pipe.forward chunk(1)
   // CHECK: %[[C:.*]] = pipe.combine
-  // CHECK-NEXT: %[[A:.*]] = pipe.all_reduce compress sparse24 after(%[[C]])
-  // CHECK-NEXT: pipe.all_reduce compress sparse24 at #pipe.arena<64, 64>
+  // CHECK-NEXT: %[[A:.*]] = pipe.all_reduce after(%[[C]]) compress sparse24
+  // CHECK-NEXT: pipe.all_reduce at #pipe.arena<64, 64> compress sparse24
   // CHECK-NEXT: pipe.optimizer after(%[[A]])
-  // INT8-COUNT-2: pipe.all_reduce compress sparse24_int8
-  // BF16-COUNT-2: pipe.all_reduce compress bf16
+  // INT8-COUNT-2: pipe.all_reduce {{.*}} compress sparse24_int8
+  // BF16-COUNT-2: pipe.all_reduce {{.*}} compress bf16
   pipe.rank @r1 stage(1) {
     %0 = pipe.forward chunk(1) micro_batch(0) slot(0)
     %1 = pipe.backward chunk(1) micro_batch(0) slot(0)
