@@ -199,6 +199,7 @@ Table RankWriter::ops(Block &block) {
     mgq_op_kind kind = MGQ_OP_OPTIMIZER;
     int64_t chunk = -1, microBatch = -1, slot = -1, peer = -1, tag = -1,
             traffic = 0, compression = 0, bytes = 0;
+    bool isAhead = false;
     int64_t bucket = -1, beginsIn = -1, beginsAfter = -1, roomBytes = 0;
     Constant *place = nowhere(), *room = nowhere();
     auto task = [&](auto task, mgq_op_kind its) {
@@ -214,6 +215,7 @@ Table RankWriter::ops(Block &block) {
           message.getMicroBatch() ? int64_t(*message.getMicroBatch()) : -1;
       slot = message.getSlot() ? int64_t(*message.getSlot()) : -1;
       peer = message.getPeer();
+      isAhead = message.getAhead();
       tag = tagOf(edge, microBatch);
       traffic = trafficOf(edge.getKind());
       bytes = bytesOf(message.getPlaceAttr());
@@ -221,6 +223,7 @@ Table RankWriter::ops(Block &block) {
     };
     if (auto forward = dyn_cast<ForwardOp>(op)) {
       task(forward, MGQ_OP_FORWARD);
+      isAhead = forward.getAhead();
     } else if (auto backward = dyn_cast<BackwardOp>(op)) {
       task(backward, MGQ_OP_BACKWARD);
     } else if (auto weight = dyn_cast<WeightGradOp>(op)) {
@@ -255,12 +258,13 @@ Table RankWriter::ops(Block &block) {
         waits.push_back(make.i32(number.lookup(earlier)));
     Table waitTable = make.table(waits);
     number[&op] = table.size();
-    table.push_back(make.record(
-        {make.i32(kind), make.i32(chunk), make.i32(microBatch), make.i32(slot),
-         make.i32(peer), make.i32(tag), make.i32(traffic),
-         make.i32(compression), place, make.i64(bytes), waitTable.data,
-         waitTable.count, make.i32(bucket), make.i32(beginsIn),
-         make.i32(beginsAfter), room, make.i64(roomBytes)}));
+    table.push_back(
+        make.record({make.i32(kind), make.i32(chunk), make.i32(microBatch),
+                     make.i32(slot), make.i32(peer), make.i32(tag),
+                     make.i32(traffic), make.i32(compression), place,
+                     make.i64(bytes), waitTable.data, waitTable.count,
+                     make.i32(isAhead), make.i32(bucket), make.i32(beginsIn),
+                     make.i32(beginsAfter), room, make.i64(roomBytes)}));
   }
   return make.table(table);
 }

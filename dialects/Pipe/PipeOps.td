@@ -252,8 +252,17 @@ class Pipe_TaskOp<string mnemonic> :
   let assemblyFormat = "`chunk` `(` $chunk `)` `micro_batch` `(` $micro_batch `)` `slot` `(` $slot `)` (`after` `(` $after^ `)`)? attr-dict";
 }
 
-def Pipe_ForwardOp : Pipe_TaskOp<"forward"> {
+def Pipe_ForwardOp :
+    Pipe_StepOp<"forward", (ins I64Attr:$chunk, I64Attr:$micro_batch, I64Attr:$slot, UnitAttr:$ahead)> {
   let summary = "run the forward sequence of a chunk for one micro-batch";
+  let description = [{
+    With `ahead` the micro-batch is one of the next step
+    (`pipe-run-prefix-ahead`); so are messages.
+  }];
+  let assemblyFormat = [{
+    `chunk` `(` $chunk `)` `micro_batch` `(` $micro_batch `)` `slot` `(` $slot `)` (`ahead` $ahead^)?
+    (`after` `(` $after^ `)`)? attr-dict
+  }];
 }
 
 def Pipe_BackwardOp : Pipe_TaskOp<"backward"> {
@@ -270,10 +279,10 @@ def Pipe_EvaluateOp : Pipe_StepOp<"evaluate", (ins I64Attr:$chunk)> {
 }
 
 class Pipe_MessageOp<string mnemonic> :
-    Pipe_StepOp<mnemonic, (ins FlatSymbolRefAttr:$edge, OptionalAttr<I64Attr>:$micro_batch, OptionalAttr<I64Attr>:$slot, I64Attr:$peer, OptionalAttr<AnyAttr>:$place)> {
+    Pipe_StepOp<mnemonic, (ins FlatSymbolRefAttr:$edge, OptionalAttr<I64Attr>:$micro_batch, OptionalAttr<I64Attr>:$slot, I64Attr:$peer, UnitAttr:$ahead, OptionalAttr<AnyAttr>:$place)> {
   let assemblyFormat = [{
-    $edge (`micro_batch` `(` $micro_batch^ `)`)? (`slot` `(` $slot^ `)`)? `peer` `(` $peer `)` (`at` $place^)?
-    (`after` `(` $after^ `)`)? attr-dict
+    $edge (`micro_batch` `(` $micro_batch^ `)`)? (`slot` `(` $slot^ `)`)? `peer` `(` $peer `)` (`ahead` $ahead^)?
+    (`at` $place^)? (`after` `(` $after^ `)`)? attr-dict
   }];
 }
 

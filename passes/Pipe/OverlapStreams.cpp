@@ -158,8 +158,6 @@ void Buckets::create(ArrayRef<Gradient> gradients) {
 
 void Buckets::run(ModuleOp module, int64_t bucketBytes) {
   SmallVector<Gradient> gradients = collect(module);
-  if (gradients.empty())
-    return;
   if (bucketBytes == 0) {
     int64_t all = 0;
     for (const Gradient &gradient : gradients)

@@ -23,6 +23,7 @@ def PartitionStagesPass : Pass<"pipe-partition-stages", "::mlir::ModuleOp"> {
     Option<"partition", "partition", "std::string", /*default=*/"\"frozen_aware\"", "frozen_aware, uniform, parameters or flops.">,
     Option<"recompute", "recompute", "std::string", /*default=*/"\"auto\"", "auto: where memory forces it; else never here.">,
     Option<"frozen", "frozen", "std::string", /*default=*/"\"auto\"", "stage: the frozen prefix is not spread over ranks.">,
+    Option<"splitPrefix", "split-prefix", "bool", /*default=*/"false", "With replicas: what is frozen below all that trains is a chunk of its own.">,
     Option<"precision", "precision", "std::string", /*default=*/"\"f32\"", "For costs: f32, bf16 or layered.">,
     Option<"target", "target", "std::string", /*default=*/"\"cpu\"", "For costs: cpu or cuda.">,
     Option<"cluster", "cluster", "std::string", /*default=*/"", "Cluster file; empty: this machine.">,
@@ -37,6 +38,17 @@ def SchedulePass : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
     Creates a `pipe.rank` per stage from `pipe.plan`: forward, backward and
     weight ops in the order of the schedule, then combine (all_reduce)
     optimizer. Each micro-batch in flight in a chunk has a slot.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+}
+
+def RunPrefixAheadPass : Pass<"pipe-run-prefix-ahead", "::mlir::ModuleOp"> {
+  let summary = "Run the frozen prefix of the next step while gradients are summed";
+  let description = [{
+    Where there are replicas, the forward ops of chunks that nothing trains in
+    and below go from where they are to the end of the program, before
+    `optimizer`, and are of the next step's micro-batches. Each has a slot of
+    its own, which lives until that step has sent what is in it.
   }];
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }

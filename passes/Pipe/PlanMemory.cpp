@@ -205,8 +205,12 @@ LogicalResult Planner::placeCells() {
 
 /// Slots of all chunks, then the shared part.
 void Planner::placeSlots() {
-  // One micro-batch in one chunk: its values may share all memory.
-  bool oneSlot = chunks.size() == 1 && chunks.front().slotCount <= 1;
+  // One micro-batch in one chunk: its values may share all memory, unless they
+  // live on from one step to the next.
+  bool runsAhead = llvm::any_of(rank.getOps<ForwardOp>(),
+                                [](ForwardOp op) { return op.getAhead(); });
+  bool oneSlot =
+      chunks.size() == 1 && chunks.front().slotCount <= 1 && !runsAhead;
   int64_t at = memory.cells.end();
   for (Chunk &chunk : chunks) {
     chunk.layout.place(oneSlot);

@@ -207,7 +207,7 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
         ForwardOp::create(builder, loc, event, chunk, microBatch,
                           own.take(microBatch, timed.begin,
                                    times.backward[chunk][microBatch]),
-                          ValueRange());
+                          /*ahead=*/false, ValueRange());
         if (!costs.hasBackward && !costs.hasWeight)
           own.release(
               microBatch,

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 7
+#define MGQ_ABI_VERSION 8
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -253,6 +253,10 @@ typedef struct mgq_op {
    * first. */
   const int32_t *waits;
   int32_t wait_count;
+  /* 1: of the next step, unless there is none: forward of a frozen prefix, and
+   * its messages. Before a step for which that has not been done these ops are
+   * run first, in their order. */
+  int32_t ahead;
   /* All_reduces. The number among those of the rank, the same in all replicas;
    * room in the arena for what others send. It begins as soon as call number
    * `begins_after` of the backward or weight op of index `begins_in` has run,

@@ -20,6 +20,7 @@ struct StepInput {
   double learningFactor; ///< The schedule's.
   int signal;            ///< That asked this rank to end, 0: none.
   double lossScale = 1;  ///< The factor on the backward seed.
+  bool last = false;     ///< No step follows.
 };
 
 /// The same on all ranks.
@@ -100,6 +101,9 @@ private:
                     RecordOrder &order);
   void countTargets(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
+  void runAhead(StepInput input, const DataReader &data, RecordOrder &order);
+  void runOp(OpList::Entry &entry, const StepInput &input,
+             const DataReader &data, RecordOrder &order);
   void prefetchNext(StepInput input, const DataReader &data,
                     RecordOrder &order) const;
   int exchangeCounts(int signal);
@@ -151,6 +155,8 @@ private:
   std::vector<double> results, allResults, norms;
   double began = 0, ended = 0, busy = 0;
   bool optimized = false, updated = false;
+  int64_t aheadStep = -1; ///< The step for which `ahead` ops have been run.
+  bool hasAhead;
   const OpList::Entry *running = nullptr; ///< The op that `afterCall` is of.
   std::function<void(int32_t)> afterCall;
 };

@@ -271,7 +271,8 @@ bool Trainer::trainOne() {
                   epochAfter(state.step),
                   schedule->factor(state.step),
                   interruptSignal(),
-                  lossScale.scale()};
+                  lossScale.scale(),
+                  state.step + 1 >= totalSteps};
   StepResult result = runner->run(input, *data, *order);
   if (result.signal) {
     endSignal = result.signal;
