@@ -21,6 +21,7 @@
 #include "llvm/Support/Path.h"
 #include "llvm/Support/Signals.h"
 #include "llvm/Support/ToolOutputFile.h"
+#include "llvm/Support/WithColor.h"
 #include <csignal>
 
 using namespace mlir;
@@ -44,6 +45,7 @@ public:
 
 private:
   int findCounts();
+  void noteCompression();
   int compilePrograms();
   int compileProgram(size_t at);
   int gatherPrograms();
@@ -76,6 +78,14 @@ int Compiler::findCounts() {
   micro = std::move(*found);
   start = llvm::find(micro.counts, micro.start) - micro.counts.begin();
   return kSuccess;
+}
+
+void Compiler::noteCompression() {
+  if (options.compression != "none" &&
+      programs[start]->planned.plan.replicas == 1)
+    llvm::WithColor::note(llvm::errs(), kCompilerName)
+        << "--gradient-compression=" << options.compression
+        << " does nothing: there is one replica, which sends no gradients\n";
 }
 
 /// Makes options ask for the cuts and the schedule of a program.
@@ -227,6 +237,13 @@ int Compiler::emit() {
   return error ? reportError(kCompilerName, std::move(error)) : int(kSuccess);
 }
 
+void Compiler::noteCompression() {
+  if (options.compression != "none" && planned.plan.replicas == 1)
+    llvm::WithColor::note(llvm::errs(), kTool)
+        << "--gradient-compression=" << options.compression
+        << " does nothing: there is one replica, which sends no gradients\n";
+}
+
 int Compiler::run() {
   if (int status = findCounts())
     return status;
@@ -235,6 +252,8 @@ int Compiler::run() {
   bool hasSchedule = options.stopAfter.empty() ||
                      options.stopAfter == "schedule" ||
                      options.stopAfter == "emit";
+  if (hasSchedule)
+    noteCompression();
   if (options.plan && hasSchedule) {
     std::vector<pipe::PlannedModel *> plans;
     for (const auto &program : programs)

@@ -47,6 +47,21 @@ static SmallVector<Attribute> parameters(RankOp rank) {
   return places;
 }
 
+/// What compressed gradients keep, and which gradients go together: residuals
+/// lie as the gradients do.
+static SmallVector<Attribute> residuals(RankOp rank) {
+  SmallVector<Attribute> found;
+  for (PlaceResidualsOp place : rank.getOps<PlaceResidualsOp>())
+    found.push_back(place->getAttrDictionary());
+  if (found.empty())
+    return found;
+  for (AllReduceOp reduce : rank.getOps<AllReduceOp>()) {
+    found.push_back(reduce.getParamsAttr());
+    found.push_back(reduce.getPlaceAttr());
+  }
+  return found;
+}
+
 /// Kernels and places of the calls that a rank makes once; their scratch may
 /// lie anywhere.
 static SmallVector<std::pair<Attribute, Attribute>>
@@ -64,6 +79,8 @@ static StringRef difference(RankOp first, RankOp second) {
     return "stages";
   if (parameters(first) != parameters(second))
     return "parameters";
+  if (residuals(first) != residuals(second))
+    return "residuals of compressed gradients";
   for (SequenceKind kind :
        {SequenceKind::PrepareFrozen, SequenceKind::PrepareTrainable})
     if (preparations(first, kind) != preparations(second, kind))

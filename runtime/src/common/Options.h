@@ -46,6 +46,7 @@ struct Options {
   bool skipNonfinite = false;
   std::optional<int64_t> adaptEvery; ///< Steps of a window; 0: never.
   std::string replay;
+  int64_t compressionWarmup = 100; ///< Steps.
 
   std::vector<std::string> evalData;
   int64_t evalSteps = 0; ///< 0: at the end only.

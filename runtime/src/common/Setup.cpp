@@ -68,6 +68,7 @@ static std::vector<Agreed> agreedOptions(const Options &o) {
                                          o.lossScaleValue)),
       agreed("--on-nonfinite", o.skipNonfinite),
       agreed("--adapt-every", o.adaptEvery.value_or(-1)),
+      agreed("--compression-warmup", o.compressionWarmup),
       agreed("--eval-data", o.evalData.size()),
       agreed("--eval-steps", o.evalSteps),
       agreed("--dry-run", o.dryRun)};

@@ -4,6 +4,7 @@
 #define MGQ_RUNTIME_COMMON_STEP_H
 
 #include "runtime/src/common/Clipping.h"
+#include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Reducer.h"
@@ -98,6 +99,9 @@ public:
     reducer.progress();
   }
 
+  /// What compressed gradients have not sent yet.
+  CompressedGradients &residuals() { return compressed; }
+
 private:
   StepResult runOps(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
@@ -119,6 +123,10 @@ private:
   RecordList recordsOf(const StepInput &input, int32_t microBatch,
                        RecordOrder &order);
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
+  /// Whether the step's gradients are compressed; then they are unscaled, too.
+  bool compresses(const StepInput &input) const {
+    return compressed.isUsed() && input.step >= compressionWarmup;
+  }
   bool skipsNonfinite(const StepInput &input, StepResult &result,
                       const GradientNorm &norm) const;
   float seedOf(const StepInput &input, int32_t microBatch) const;
@@ -127,11 +135,13 @@ private:
   const mgq_program &program;
   Parts parts;
   HiddenTime times;
+  CompressedGradients compressed;
   Reducer reducer;
   Slowdown slowdown;
   OpList ops;
   std::vector<int32_t> firstReady; ///< By op: the call whose owned gradient is
                                    ///< final first, -1: none is.
+  int64_t compressionWarmup;
   const Runnable *count;
   float *countPlace;
   bool byTokens, skipNonfinite, scaled;

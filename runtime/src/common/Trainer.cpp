@@ -160,7 +160,8 @@ TrainerState Trainer::loadState() {
     loadParameters(options.initialParameters, *transfer);
   if (source != Source::Checkpoint)
     return none;
-  TrainerState loaded = loadCheckpoint(path, *transfer);
+  TrainerState loaded =
+      loadCheckpoint(path, *transfer, &variants->now().runner.residuals());
   if (loaded.step > totalSteps && !options.dryRun)
     fail("'{}' is at step {}, beyond the {} steps asked for", path, loaded.step,
          totalSteps);
@@ -195,7 +196,7 @@ void Trainer::resume() {
     if (source == Source::Parameters)
       acceptParameters(*transfer);
     else if (source == Source::Checkpoint)
-      acceptCheckpoint(*transfer);
+      acceptCheckpoint(*transfer, &variants->now().runner.residuals());
   }
   group.fromFirst(numbers);
   std::string note = microBatches->start(group, orders.replay, adapt);
@@ -281,7 +282,8 @@ int Trainer::run() {
   return endSignal ? 128 + endSignal : 0;
 }
 
-/// Writes the gradients of the first step, which are where its program has them.
+/// Writes the gradients of the first step, which are where its program has
+/// them.
 void Trainer::dumpGradients() {
   if (!std::exchange(gradientsAreDue, false))
     return;
@@ -375,13 +377,14 @@ void Trainer::evaluateOnly() {
 void Trainer::save() {
   savedStep = state.step;
   if (!chief)
-    return serveCheckpoint(*transfer);
+    return serveCheckpoint(*transfer, &variants->now().runner.residuals());
   state.clipHistory = clipping.history();
   state.lossScale = lossScale.saved();
   state.adapt = microBatches->state(state.step);
   state.epoch = epochAfter(state.step);
   chief->syncLog();
-  saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit);
+  saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit,
+                 &variants->now().runner.residuals());
 }
 
 void Trainer::finish() {

@@ -24,10 +24,12 @@ Variants::Variants(const mgq_program &program, const Options &options,
 }
 
 void Variants::use(int64_t count) {
-  current =
-      &*std::find_if(list.begin(), list.end(), [&](const Variant &variant) {
+  Variant &next =
+      *std::find_if(list.begin(), list.end(), [&](const Variant &variant) {
         return variant.view.program.micro_batches == count;
       });
+  next.runner.residuals().follow(current->runner.residuals());
+  current = &next;
 }
 
 void Variants::setClockOffset(double seconds) {
