@@ -33,6 +33,8 @@ struct Options {
   std::string profile;           // file; empty: none
   std::string precision = "f32";
   std::string frozen = "auto";
+  bool overlap = true;    // gradients of replicas are summed beside backward
+  int64_t bucketSize = 0; // bytes of gradients; 0: chosen
 
   std::string target = "cpu";
   std::string cpu = "native";

@@ -93,6 +93,12 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
 static void buildSchedule(OpPassManager &passes, const Options &options) {
   passes.addPass(pipe::createSchedulePass());
   passes.addPass(pipe::createInsertCommunicationPass());
+  // Gradients lie in the arena in the order of their buckets.
+  if (options.overlap) {
+    pipe::OverlapStreamsPassOptions overlap;
+    overlap.bucketBytes = options.bucketSize;
+    passes.addPass(pipe::createOverlapStreamsPass(overlap));
+  }
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
     passes.addPass(pipe::createPlanMemoryPass());

@@ -53,6 +53,22 @@ def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleO
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 
+def OverlapStreamsPass : Pass<"pipe-overlap-streams", "::mlir::ModuleOp"> {
+  let summary = "Sum gradients over replicas while backward runs";
+  let description = [{
+    Cuts the all_reduce of a rank into buckets: gradients in the order in which
+    they get their final value. A bucket begins after the call that fills it, of
+    the last backward or weight op of its chunk; gradients with several uses
+    come last, after `combine`. A few buckets are under way at once, each waits
+    for the one whose room it takes. The optimizer waits for all.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+  let options = [
+    Option<"bucketBytes", "bucket-bytes", "int64_t", /*default=*/"0",
+           "Bytes of gradients from which a bucket is full; 0: an eighth of a rank's, within 16 KiB and 25 MiB.">
+  ];
+}
+
 def PlanMemoryPass : Pass<"pipe-plan-memory", "::mlir::ModuleOp"> {
   let summary = "Place every value of a step in the rank's arena";
   let description = [{

@@ -31,9 +31,11 @@ bool mgq::rt::reducesByTokens(const mgq_program &program,
 StepRunner::StepRunner(const RankView &view, const Options &options,
                        const Parts &parts)
     : view(view), program(view.program), parts(parts),
+      times(Reducer::mostMessages(view) + view.tables.op_count,
+            view.tables.op_count + 2),
+      reducer(view, parts.executor, parts.group, parts.trace, &times),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
-          parts.group, parts.trace),
-      reducer(view, parts.arena, parts.group),
+          parts.group, parts.trace, &reducer, &times),
       byTokens(reducesByTokens(view.program, options)),
       skipNonfinite(options.skipNonfinite),
       scaled(options.lossScale != LossScaleKind::Off), seed(options.seed),
@@ -53,11 +55,41 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
   norms.resize(trained);
   for (int32_t param : trainableParams(program))
     owners.push_back(program.params[param].owner);
-  afterCall = [this](int32_t call) {
-    this->parts.optimizer.accumulate(running->op->chunk,
-                                     running->op->kind == MGQ_OP_WEIGHT, call,
-                                     running->grads);
-  };
+  findFirstReady();
+  afterCall = [this](int32_t call) { noteCall(call); };
+}
+
+/// The last backward and the last weight op of a chunk leave final gradients.
+void StepRunner::findFirstReady() {
+  firstReady.assign(ops.entries().size(), -1);
+  for (int32_t c = 0; c < view.tables.chunk_count; ++c)
+    for (int32_t kind : {MGQ_OP_BACKWARD, MGQ_OP_WEIGHT}) {
+      int32_t first = -1, last = -1;
+      const mgq_chunk &chunk = view.tables.chunks[c];
+      for (int32_t i = 0; i < chunk.grad_count; ++i) {
+        const mgq_grad &grad = chunk.grads[i];
+        if (program.params[grad.param].owner == view.stage &&
+            (grad.of_weight != 0) == (kind == MGQ_OP_WEIGHT) &&
+            (first < 0 || grad.after < first))
+          first = grad.after;
+      }
+      for (int32_t i = 0; i < view.tables.op_count; ++i)
+        if (view.tables.ops[i].kind == kind && view.tables.ops[i].chunk == c)
+          last = i;
+      if (last >= 0 && program.replicas > 1)
+        firstReady[last] = first;
+    }
+}
+
+/// A call of the running backward or weight op has run.
+void StepRunner::noteCall(int32_t call) {
+  const mgq_op &op = *running->op;
+  auto index = static_cast<int32_t>(running - ops.entries().data());
+  parts.optimizer.accumulate(op.chunk, op.kind == MGQ_OP_WEIGHT, call,
+                             running->grads);
+  if (firstReady[index] == call)
+    times.gradientReady(secondsNow());
+  reducer.afterCall(index, call);
 }
 
 RandomKey StepRunner::keyOf(const StepInput &input, int32_t microBatch) const {
@@ -136,6 +168,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
                      hasGradients ? &afterCall : nullptr);
   double end = secondsNow();
   busy += end - start;
+  times.addBusy(start, end);
   if (hasGradients)
     ended = end + clockOffset;
   if (entry.loss)
@@ -169,6 +202,8 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
   busy = ended = 0;
   began = secondsNow() + clockOffset;
   parts.optimizer.startStep();
+  reducer.startStep();
+  times.startStep();
   if (std::all_of(counts.begin() + 1, counts.end(),
                   [](double count) { return count == 0; }))
     parts.optimizer.zeroGradients();
@@ -178,17 +213,11 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
     if (op.micro_batch >= 0 && counts[1 + op.micro_batch] == 0)
       continue;
     ops.waitBefore(entry);
-    if (op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE) {
+    if (op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE ||
+        op.kind == MGQ_OP_ALL_REDUCE) {
       ops.begin(entry);
     } else if (op.kind == MGQ_OP_COMBINE) {
       parts.optimizer.combineUses();
-    } else if (op.kind == MGQ_OP_ALL_REDUCE) {
-      double start = secondsNow();
-      int64_t sent = reducer.allReduce(entry.place, op.bytes);
-      ops.sent().of[MGQ_TRAFFIC_GRADIENT] += sent;
-      parts.trace.add(Phase::AllReduce, "all_reduce", start,
-                      secondsNow() - start, -1,
-                      {sent, view.index, MGQ_TRAFFIC_GRADIENT});
     } else if (op.kind == MGQ_OP_OPTIMIZER) {
       optimize(input, result);
     } else {
@@ -198,6 +227,9 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
   if (!optimized) // A stage without parameters takes part all the same.
     optimize(input, result);
   ops.waitAll();
+  times.endStep();
+  if (runs == 0)
+    times.reset();
   if (updated)
     parts.executor.runPrepareTrainable();
   return result;
@@ -250,6 +282,8 @@ bool StepRunner::skipsNonfinite(const StepInput &input, StepResult &result,
 
 void StepRunner::optimize(const StepInput &input, StepResult &result) {
   optimized = true;
+  reducer.finishAll(); // A table without an optimizer op waits here.
+  times.optimizerBegins(secondsNow());
   if (input.lossScale != 1)
     parts.optimizer.unscale(input.lossScale);
   if (gradientHook) {
@@ -270,6 +304,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   double start = secondsNow();
   parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
                          input.learningFactor, input.updates + 1);
+  times.addBusy(start, secondsNow());
   updated = true;
   parts.trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);
 }

@@ -76,7 +76,20 @@ public:
   }
 
   /// In all steps so far.
-  const SentBytes &sent() { return ops.sent(); }
+  SentBytes sent() {
+    SentBytes bytes = ops.sent();
+    bytes.of[MGQ_TRAFFIC_GRADIENT] += reducer.sentBytes();
+    return bytes;
+  }
+
+  /// What ran beside the kernels, of the steps but the first, which warms up.
+  const CommunicationTime &communication() const { return times.time(); }
+
+  /// Called between kernels: the rank is alive, and what is under way goes on.
+  void pulse() {
+    parts.group.pulse();
+    reducer.progress();
+  }
 
 private:
   StepResult runOps(const StepInput &input, const DataReader &data,
@@ -88,6 +101,8 @@ private:
   int exchangeCounts(int signal);
   void compute(OpList::Entry &entry, const StepInput &input,
                const DataReader &data, RecordOrder &order);
+  void findFirstReady();
+  void noteCall(int32_t call);
   void optimize(const StepInput &input, StepResult &result);
   void exchangeResults(StepResult &result);
   void sumLosses(StepResult &result) const;
@@ -101,8 +116,11 @@ private:
   const RankView &view;
   const mgq_program &program;
   Parts parts;
-  OpList ops;
+  HiddenTime times;
   Reducer reducer;
+  OpList ops;
+  std::vector<int32_t> firstReady; ///< By op: the call whose owned gradient is
+                                   ///< final first, -1: none is.
   const Runnable *count;
   float *countPlace;
   bool byTokens, skipNonfinite, scaled;

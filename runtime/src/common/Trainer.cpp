@@ -70,7 +70,12 @@ void Trainer::makeArena(const Host &host) {
 }
 
 void Trainer::makeParts() {
-  auto pulse = [this] { group.pulse(); };
+  auto pulse = [this] {
+    if (runner)
+      runner->pulse();
+    else
+      group.pulse();
+  };
   weights.emplace(view, options.weights);
   if (!options.dryRun)
     weights->load(*arena, pulse);
@@ -365,8 +370,9 @@ void Trainer::report() {
     // Threads share a process, whose growth says nothing about one of them.
     bool shared = group.inProcess() && group.size() > 1;
     int64_t peak = shared ? view.tables.arena_bytes : arena->peakBytes();
-    std::vector<std::string> texts = group.gatherText(summaryOf(
-        view, peak, runner->sent(), runner->dataSeconds(), pool->threads()));
+    std::vector<std::string> texts = group.gatherText(
+        summaryOf(view, peak, runner->sent(), runner->communication(),
+                  runner->dataSeconds(), pool->threads()));
     if (chief)
       chief->writeSummary(state, texts);
   }
