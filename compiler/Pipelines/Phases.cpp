@@ -81,6 +81,7 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.partition = options.partition;
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
+  plan.overlap = options.overlap;
   plan.precision = options.precision;
   plan.target = options.target;
   plan.cluster = options.cluster;
