@@ -33,8 +33,12 @@ struct Options {
   std::string profile;           // file; empty: none
   std::string precision = "f32";
   std::string frozen = "auto";
+  std::string compression = "none"; // of gradients, between replicas
   bool overlap = true;    // gradients of replicas are summed beside backward
   int64_t bucketSize = 0; // bytes of gradients; 0: chosen
+  /// With `overlap`: the next step's frozen prefix runs beside the sums too,
+  /// where there is memory for what it leaves.
+  bool runAhead = true;
 
   std::string target = "cpu";
   std::string cpu = "native";

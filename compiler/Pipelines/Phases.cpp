@@ -82,6 +82,8 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
   plan.overlap = options.overlap;
+  plan.compression = options.compression;
+  plan.splitPrefix = options.overlap && options.runAhead;
   plan.precision = options.precision;
   plan.target = options.target;
   plan.cluster = options.cluster;
@@ -93,6 +95,9 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
 
 static void buildSchedule(OpPassManager &passes, const Options &options) {
   passes.addPass(pipe::createSchedulePass());
+  // Messages follow from where the ops are.
+  if (options.overlap && options.runAhead)
+    passes.addPass(pipe::createRunPrefixAheadPass());
   passes.addPass(pipe::createInsertCommunicationPass());
   // Gradients lie in the arena in the order of their buckets.
   if (options.overlap) {
@@ -100,6 +105,9 @@ static void buildSchedule(OpPassManager &passes, const Options &options) {
     overlap.bucketBytes = options.bucketSize;
     passes.addPass(pipe::createOverlapStreamsPass(overlap));
   }
+  // All sums over replicas are there.
+  if (options.compression != "none")
+    passes.addPass(pipe::createSparsifyGradientsPass({options.compression}));
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
     passes.addPass(pipe::createPlanMemoryPass());

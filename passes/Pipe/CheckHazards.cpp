@@ -243,6 +243,45 @@ LogicalResult Program::check() {
   return success();
 }
 
+/// What chunks that run ahead leave for the next step must outlive what runs
+/// between steps: evaluations, and counting.
+static LogicalResult checkKept(RankOp rank) {
+  SmallVector<Access> kept;
+  llvm::DenseSet<int64_t> chunks;
+  for (ForwardOp forward : rank.getOps<ForwardOp>())
+    if (forward.getAhead() && chunks.insert(forward.getChunk()).second)
+      if (PlaceSlotsOp slots = rank.getSlots(forward.getChunk())) {
+        int64_t begin = slots.getOffset();
+        kept.push_back({begin,
+                        begin + int64_t(slots.getBytes() * slots.getCount()),
+                        true});
+      }
+  auto check = [&](Operation *op, Attribute place) -> LogicalResult {
+    auto range = dyn_cast_or_null<ArenaAttr>(place);
+    for (const Access &access : kept)
+      if (range && range.getOffset() < access.end &&
+          access.begin < range.getOffset() + range.getBytes())
+        return op->emitOpError("uses bytes of the arena in which a chunk that "
+                               "runs ahead keeps values for the next step");
+    return success();
+  };
+  for (SequenceOp sequence : rank.getOps<SequenceOp>()) {
+    if (sequence.getKind() != SequenceKind::Evaluate &&
+        sequence.getKind() != SequenceKind::Count)
+      continue;
+    for (Operation &op : sequence.getBody().front()) {
+      if (auto load = dyn_cast<LoadOp>(op))
+        if (failed(check(load, load.getPlace())))
+          return failure();
+      if (auto call = dyn_cast<CallOp>(op))
+        for (Attribute arg : call.getArgs())
+          if (failed(check(call, arg)))
+            return failure();
+    }
+  }
+  return success();
+}
+
 namespace {
 struct CheckHazardsPass
     : mgq::pipe::impl::CheckHazardsPassBase<CheckHazardsPass> {
@@ -250,7 +289,8 @@ struct CheckHazardsPass
     for (RankOp rank : getOperation().getOps<RankOp>()) {
       if (!rank.getMemory())
         continue;
-      if (failed(Program(rank, rank.getBody().front()).check()))
+      if (failed(Program(rank, rank.getBody().front()).check()) ||
+          failed(checkKept(rank)))
         return signalPassFailure();
       for (EvaluationOp evaluation : rank.getOps<EvaluationOp>())
         if (failed(Program(rank, evaluation.getBody().front()).check()))

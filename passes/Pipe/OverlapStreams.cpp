@@ -151,14 +151,13 @@ void Buckets::create(ArrayRef<Gradient> gradients) {
       builder, whole.getLoc(), whole.getEvent().getType(),
       builder.getI64IntegerAttr(number), builder.getArrayAttr(params),
       Attribute(), ArenaAttr(),
-      last.op ? builder.getI64IntegerAttr(last.call) : IntegerAttr(), after);
+      last.op ? builder.getI64IntegerAttr(last.call) : IntegerAttr(),
+      CompressionAttr(), after);
   events.push_back(reduce.getEvent());
 }
 
 void Buckets::run(ModuleOp module, int64_t bucketBytes) {
   SmallVector<Gradient> gradients = collect(module);
-  if (gradients.empty())
-    return;
   if (bucketBytes == 0) {
     int64_t all = 0;
     for (const Gradient &gradient : gradients)

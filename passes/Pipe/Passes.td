@@ -23,6 +23,7 @@ def PartitionStagesPass : Pass<"pipe-partition-stages", "::mlir::ModuleOp"> {
     Option<"partition", "partition", "std::string", /*default=*/"\"frozen_aware\"", "frozen_aware, uniform, parameters or flops.">,
     Option<"recompute", "recompute", "std::string", /*default=*/"\"auto\"", "auto: where memory forces it; else never here.">,
     Option<"frozen", "frozen", "std::string", /*default=*/"\"auto\"", "stage: the frozen prefix is not spread over ranks.">,
+    Option<"splitPrefix", "split-prefix", "bool", /*default=*/"false", "With replicas: what is frozen below all that trains is a chunk of its own.">,
     Option<"precision", "precision", "std::string", /*default=*/"\"f32\"", "For costs: f32, bf16 or layered.">,
     Option<"target", "target", "std::string", /*default=*/"\"cpu\"", "For costs: cpu or cuda.">,
     Option<"cluster", "cluster", "std::string", /*default=*/"", "Cluster file; empty: this machine.">,
@@ -41,6 +42,17 @@ def SchedulePass : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 
+def RunPrefixAheadPass : Pass<"pipe-run-prefix-ahead", "::mlir::ModuleOp"> {
+  let summary = "Run the frozen prefix of the next step while gradients are summed";
+  let description = [{
+    Where there are replicas, the forward ops of chunks that nothing trains in
+    and below go from where they are to the end of the program, before
+    `optimizer`, and are of the next step's micro-batches. Each has a slot of
+    its own, which lives until that step has sent what is in it.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+}
+
 def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleOp"> {
   let summary = "Send what one chunk makes and another reads";
   let description = [{
@@ -51,6 +63,19 @@ def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleO
     to the users after `optimizer`. `after` orders what shares a slot.
   }];
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
+}
+
+def SparsifyGradientsPass : Pass<"sparsify-gradients", "::mlir::ModuleOp"> {
+  let summary = "Send gradients between replicas in fewer bytes";
+  let description = [{
+    Each `all_reduce` gets its compression, and each rank that has one gets
+    `place_residuals`: what is lost is added to the next step's gradients
+    (docs/GradientCompression.md). Programs without replicas stay as they are.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+  let options = [
+    Option<"compression", "compression", "std::string", /*default=*/"\"sparse24\"", "bf16, sparse24 or sparse24-int8.">
+  ];
 }
 
 def OverlapStreamsPass : Pass<"pipe-overlap-streams", "::mlir::ModuleOp"> {

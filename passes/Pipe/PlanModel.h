@@ -18,6 +18,8 @@ struct PlanOptions {
   std::string partition = "frozen_aware";
   std::string recompute = "auto";
   std::string frozen = "auto";
+  /// With replicas, layers below all that trains are a chunk of their own.
+  bool splitPrefix = false;
   std::string precision = "f32";
   std::string target = "cpu";
   std::string compression = "none"; ///< Of gradients, between replicas.
@@ -60,11 +62,17 @@ struct PlannedModel {
   planner::Cluster cluster;
   planner::PlanRequest request;
   planner::Plan plan;
+  /// Of each stage: what compressed gradients keep, in the optimizer's memory.
+  std::vector<int64_t> compressionBytes;
 };
 
 /// Measures the model and plans it. Fails with a message.
 mlir::FailureOr<PlannedModel> planModel(mlir::ModuleOp module,
                                         const PlanOptions &options);
+
+/// The same plan, with the layers below all that trains in a chunk of their
+/// own: the chunk in which they end becomes two on the same rank.
+planner::Plan splitPrefix(planner::Plan plan, const planner::ModelCosts &costs);
 
 /// The pass pipe-partition-stages. `planned`, if not null, gets what the
 /// planner answered; it must outlive the pass.

@@ -207,7 +207,7 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
         ForwardOp::create(builder, loc, event, chunk, microBatch,
                           own.take(microBatch, timed.begin,
                                    times.backward[chunk][microBatch]),
-                          ValueRange());
+                          /*ahead=*/false, ValueRange());
         if (!costs.hasBackward && !costs.hasWeight)
           own.release(
               microBatch,
@@ -234,7 +234,7 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
     if (plan.getReplicas() > 1)
       sums.push_back(AllReduceOp::create(builder, loc, event, IntegerAttr(),
                                          ArrayAttr(), Attribute(), ArenaAttr(),
-                                         IntegerAttr(),
+                                         IntegerAttr(), CompressionAttr(),
                                          ValueRange(combine.getEvent()))
                          .getEvent());
     OptimizerOp::create(builder, loc, event, sums);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Gradients that are summed over replicas beside backward are the same bits.
 
-Each program is compiled with and without --overlap; losses, norms, the first
-gradients and parameters must be equal: replicas alone and of pipelines, tied
-parameters, one bucket a parameter and the default, micro-batches without a
-label (whole replicas of them, and a last one), over an artificial link, and as
-processes.
+Each program is compiled with and without --overlap; losses, norms, evaluations,
+the first gradients and parameters must be equal: replicas alone and of pipelines,
+with a frozen prefix that runs ahead of its step, tied parameters, one bucket a
+parameter and the default, micro-batches without a label (whole replicas of them,
+a last one, a whole step), over an artificial link, as processes, and when a run
+is resumed.
 """
 
 import os
@@ -33,16 +34,21 @@ class Overlap:
         self.data = self.test.work / "data.safetensors"
         st.write(self.data, data)
 
-    def results(self, executable, data, steps, launcher=(), **environment):
+    def results(self, executable, data, steps, launcher=(), stops=(), **environment):
+        """`stops`: steps at which the run ends, to be resumed."""
         folder = self.test.work / "run"
         self.test.run("rm", "-rf", folder)
         folder.mkdir()
-        self.test.run(
-            *launcher, executable, "--data", data, "--steps", steps, "--learning-rate", 1e-2,
-            "--max-grad-norm", 1, "--threads", 1, "--shuffle", "off", "--output-dir",
-            folder / "out", "--log-file", folder / "log", "--dump-gradients", folder / "gradients",
-            env={**os.environ, **environment},
-        )  # fmt: skip
+        for stop in (*stops, steps):
+            dump = ("--dump-gradients", folder / "gradients")
+            first = dump if stop == min((*stops, steps)) else ()
+            self.test.run(
+                *launcher, executable, "--data", data, "--steps", stop, "--learning-rate", 1e-2,
+                "--max-grad-norm", 1, "--threads", 1, "--shuffle", "off", "--eval-data", data,
+                "--eval-steps", 2, "--output-dir", folder / "out", "--save-steps", 2,
+                "--resume-from-checkpoint", "latest", "--log-file", folder / "log", *first,
+                env={**os.environ, **environment},
+            )  # fmt: skip
         log = read_log(folder / "log")
         (folder / "log").unlink()
         return log, read_folder(folder)
@@ -58,6 +64,9 @@ class Overlap:
             if number == 0:
                 linked = self.results(on, data, steps, MGQ_TEST_LINK=LINK)
                 self.test.check(linked == expected, f"{what}: over a link")
+            if number == 0:
+                resumed = self.results(on, data, steps, stops=(2,))
+                self.test.check(resumed == expected, f"{what}: resumed")
             if number == 0 and mpi:
                 processes = self.results(on, data, steps, ("mpirun", "-n", mpi))
                 self.test.check(processes == expected, f"{what}: processes")
@@ -77,6 +86,12 @@ def main():
         "mlp 3 replicas 2 stages", overlap.mlp, train, overlap.data,
         ["--replicas=3", "--stages=2", "--micro-batches=2", "--schedule=zero_bubble"],
         buckets=(each,),
+    )  # fmt: skip
+    # A prefix of several layers, alone on its stage, with one micro-batch.
+    a1 = DATA / "a1"
+    overlap.check(
+        "prefix alone", a1 / "model.onnx", LORA, a1 / "inputs.safetensors",
+        ["--replicas=2", "--stages=2", "--cuts=llm_proj", "--frozen=stage"], buckets=(each,),
     )  # fmt: skip
     overlap.check(
         "a1 interleaved", DATA / "a1" / "model.onnx", LORA, DATA / "a1" / "inputs.safetensors",

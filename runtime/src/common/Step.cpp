@@ -33,9 +33,12 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
     : view(view), program(view.program), parts(parts),
       times(Reducer::mostMessages(view) + view.tables.op_count,
             view.tables.op_count + 2),
-      reducer(view, parts.executor, parts.group, parts.trace, &times),
+      compressed(view, parts.arena, parts.group),
+      reducer(view, parts.executor, parts.group, parts.trace, &times,
+              &compressed),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace, &reducer, &times),
+      compressionWarmup(options.compressionWarmup),
       byTokens(reducesByTokens(view.program, options)),
       skipNonfinite(options.skipNonfinite),
       scaled(options.lossScale != LossScaleKind::Off), seed(options.seed),
@@ -55,6 +58,9 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
   norms.resize(trained);
   for (int32_t param : trainableParams(program))
     owners.push_back(program.params[param].owner);
+  hasAhead =
+      std::any_of(view.tables.ops, view.tables.ops + view.tables.op_count,
+                  [](const mgq_op &op) { return op.ahead != 0; });
   findFirstReady();
   afterCall = [this](int32_t call) { noteCall(call); };
 }
@@ -167,7 +173,8 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
                      hasGradients ? &afterCall : nullptr);
   double end = secondsNow();
-  busy += end - start;
+  if (!op.ahead)
+    busy += end - start;
   times.addBusy(start, end);
   if (hasGradients)
     ended = end + clockOffset;
@@ -185,6 +192,34 @@ void StepRunner::prefetchNext(StepInput input, const DataReader &data,
     data.prefetch(recordOf(input, i, order));
 }
 
+/// Runs one op of the program, but for the optimizer, when what it waits for is
+/// there.
+void StepRunner::runOp(OpList::Entry &entry, const StepInput &input,
+                       const DataReader &data, RecordOrder &order) {
+  switch (entry.op->kind) {
+  case MGQ_OP_SEND:
+  case MGQ_OP_RECEIVE:
+  case MGQ_OP_ALL_REDUCE:
+    return ops.begin(entry);
+  case MGQ_OP_COMBINE:
+    return parts.optimizer.combineUses();
+  default:
+    return compute(entry, input, data, order);
+  }
+}
+
+/// Before the first step, and after one that did not run.
+void StepRunner::runAhead(StepInput input, const DataReader &data,
+                          RecordOrder &order) {
+  times.startStep();
+  for (OpList::Entry &entry : ops.entries())
+    if (entry.op->ahead) {
+      ops.waitBefore(entry);
+      runOp(entry, input, data, order);
+    }
+  ops.waitAll();
+}
+
 StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
                               RecordOrder &order) {
   StepResult result;
@@ -197,33 +232,37 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
     result.empty = true;
     return result;
   }
+  if (hasAhead && aheadStep != input.step)
+    runAhead(input, data, order);
   std::fill(results.begin(), results.end(), 0.0);
   optimized = updated = false;
   busy = ended = 0;
   began = secondsNow() + clockOffset;
   parts.optimizer.startStep();
+  compressed.startStep(compresses(input),
+                       static_cast<float>(1 / input.lossScale));
   reducer.startStep();
   times.startStep();
   if (std::all_of(counts.begin() + 1, counts.end(),
                   [](double count) { return count == 0; }))
     parts.optimizer.zeroGradients();
 
+  StepInput next = input;
+  ++next.step;
   for (OpList::Entry &entry : ops.entries()) {
     const mgq_op &op = *entry.op;
-    if (op.micro_batch >= 0 && counts[1 + op.micro_batch] == 0)
+    // Whether a micro-batch of the next step counts is not known yet.
+    if (op.ahead ? input.last
+                 : op.micro_batch >= 0 && counts[1 + op.micro_batch] == 0)
       continue;
     ops.waitBefore(entry);
-    if (op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE ||
-        op.kind == MGQ_OP_ALL_REDUCE) {
-      ops.begin(entry);
-    } else if (op.kind == MGQ_OP_COMBINE) {
-      parts.optimizer.combineUses();
-    } else if (op.kind == MGQ_OP_OPTIMIZER) {
+    parts.trace.setStep(op.ahead ? next.step + 1 : input.step + 1);
+    if (op.kind == MGQ_OP_OPTIMIZER)
       optimize(input, result);
-    } else {
-      compute(entry, input, data, order);
-    }
+    else
+      runOp(entry, op.ahead ? next : input, data, order);
   }
+  aheadStep = input.last ? -1 : next.step;
   if (!optimized) // A stage without parameters takes part all the same.
     optimize(input, result);
   ops.waitAll();
@@ -284,7 +323,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   optimized = true;
   reducer.finishAll(); // A table without an optimizer op waits here.
   times.optimizerBegins(secondsNow());
-  if (input.lossScale != 1)
+  if (input.lossScale != 1 && !compresses(input))
     parts.optimizer.unscale(input.lossScale);
   if (gradientHook) {
     gradientHook();
@@ -304,6 +343,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   double start = secondsNow();
   parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
                          input.learningFactor, input.updates + 1);
+  compressed.commit();
   times.addBusy(start, secondsNow());
   updated = true;
   parts.trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);

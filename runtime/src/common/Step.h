@@ -4,6 +4,7 @@
 #define MGQ_RUNTIME_COMMON_STEP_H
 
 #include "runtime/src/common/Clipping.h"
+#include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Reducer.h"
@@ -19,6 +20,7 @@ struct StepInput {
   double learningFactor; ///< The schedule's.
   int signal;            ///< That asked this rank to end, 0: none.
   double lossScale = 1;  ///< The factor on the backward seed.
+  bool last = false;     ///< No step follows.
 };
 
 /// The same on all ranks.
@@ -91,11 +93,17 @@ public:
     reducer.progress();
   }
 
+  /// What compressed gradients have not sent yet.
+  CompressedGradients &residuals() { return compressed; }
+
 private:
   StepResult runOps(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
   void countTargets(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
+  void runAhead(StepInput input, const DataReader &data, RecordOrder &order);
+  void runOp(OpList::Entry &entry, const StepInput &input,
+             const DataReader &data, RecordOrder &order);
   void prefetchNext(StepInput input, const DataReader &data,
                     RecordOrder &order) const;
   int exchangeCounts(int signal);
@@ -109,6 +117,10 @@ private:
   int64_t recordOf(const StepInput &input, int32_t microBatch,
                    RecordOrder &order) const;
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
+  /// Whether the step's gradients are compressed; then they are unscaled, too.
+  bool compresses(const StepInput &input) const {
+    return compressed.isUsed() && input.step >= compressionWarmup;
+  }
   bool skipsNonfinite(const StepInput &input, StepResult &result,
                       const GradientNorm &norm) const;
   float seedOf(const StepInput &input, int32_t microBatch) const;
@@ -117,10 +129,12 @@ private:
   const mgq_program &program;
   Parts parts;
   HiddenTime times;
+  CompressedGradients compressed;
   Reducer reducer;
   OpList ops;
   std::vector<int32_t> firstReady; ///< By op: the call whose owned gradient is
                                    ///< final first, -1: none is.
+  int64_t compressionWarmup;
   const Runnable *count;
   float *countPlace;
   bool byTokens, skipNonfinite, scaled;
@@ -141,6 +155,8 @@ private:
   std::vector<double> results, allResults, norms;
   double began = 0, ended = 0, busy = 0;
   bool optimized = false, updated = false;
+  int64_t aheadStep = -1; ///< The step for which `ahead` ops have been run.
+  bool hasAhead;
   const OpList::Entry *running = nullptr; ///< The op that `afterCall` is of.
   std::function<void(int32_t)> afterCall;
 };

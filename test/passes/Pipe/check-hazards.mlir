@@ -133,3 +133,19 @@ pipe.rank @r0 stage(0) memory [0, 64, 0, 0, 64, 64] {
   // expected-error @below {{'pipe.forward' op may run while an earlier op uses bytes 128 to 192 of the arena}}
   %1 = pipe.forward chunk(0) micro_batch(0) slot(0)
 }
+
+// -----
+
+// What runs ahead of its step is kept beyond evaluations.
+pipe.rank @r0 stage(0) memory [0, 0, 0, 0, 128, 0] {
+  pipe.place_slots chunk(0) at 0 bytes 64 count 1
+  pipe.sequence forward chunk(0) {
+    pipe.call @f [#pipe.slot<0, 0, 64>] results(1) scratch(#pipe.arena<0, 0>)
+  }
+  pipe.sequence evaluate chunk(0) {
+    // expected-error @below {{'pipe.call' op uses bytes of the arena in which a chunk that runs ahead keeps values for the next step}}
+    pipe.call @f [#pipe.arena<0, 64>] results(1) scratch(#pipe.arena<0, 0>)
+  }
+  %0 = pipe.send @a micro_batch(0) slot(0) peer(1) at #pipe.slot<0, 0, 64>
+  %1 = pipe.forward chunk(0) micro_batch(0) slot(0) ahead after(%0)
+}
