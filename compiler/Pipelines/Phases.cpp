@@ -82,6 +82,7 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.partition = options.partition;
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
+  plan.overlap = options.overlap;
   plan.compression = options.compression;
   plan.splitPrefix = options.overlap && options.runAhead;
   plan.precision = options.precision;
