@@ -237,13 +237,6 @@ int Compiler::emit() {
   return error ? reportError(kCompilerName, std::move(error)) : int(kSuccess);
 }
 
-void Compiler::noteCompression() {
-  if (options.compression != "none" && planned.plan.replicas == 1)
-    llvm::WithColor::note(llvm::errs(), kTool)
-        << "--gradient-compression=" << options.compression
-        << " does nothing: there is one replica, which sends no gradients\n";
-}
-
 int Compiler::run() {
   if (int status = findCounts())
     return status;
