@@ -225,7 +225,7 @@ static double unevenness(const Plan &plan) {
 /// flight on the fullest ranks, as long as the step takes little longer: the
 /// fullest rank decides which devices will do.
 static void balanceMemory(Plan &plan) {
-  constexpr double kLittleTime = 0.05, kEven = 1.1, kEvenEnough = 1.15;
+  constexpr double kLittleTime = 0.02, kEven = 1.1, kEvenEnough = 1.15;
   constexpr int kRounds = 12;
   double longest = timeOf(plan, plan.simulation) * (1 + kLittleTime);
   double share = 1; // of the excess that a round takes away
