@@ -3,8 +3,8 @@
 //
 // A record is one micro-batch's input. Files hold each input of the model as a
 // tensor with a leading axis of records, or with a leading axis of samples, of
-// which consecutive ones form a record. Programs that put micro-batches together
-// themselves (mgq_program.by_sample) have records of one sample.
+// which consecutive ones form a record. Programs that put micro-batches
+// together themselves (mgq_program.by_sample) have records of one sample.
 //
 //===----------------------------------------------------------------------===//
 #ifndef MGQ_RUNTIME_COMMON_DATAREADER_H

@@ -94,7 +94,7 @@ void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
 
 /// Adds a micro-batch from the values of the ranks of its replica.
 void Evaluator::addMicroBatch(const double *ofReplica, int64_t round,
-                          Evaluation &sum) {
+                              Evaluation &sum) {
   auto valueOf = [&](int32_t stage, int64_t value) {
     return ofReplica[(stage * blockRounds + round) * width + value];
   };

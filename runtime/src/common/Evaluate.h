@@ -13,10 +13,10 @@ struct Evaluation {
   std::vector<double> scalars; ///< Of Evaluator's scalar outputs, in order.
 };
 
-/// Runs the evaluate ops micro-batch after micro-batch (of consecutive records),
-/// replicas in turns. Stages follow each other through their messages only, so
-/// they work on different ones. Values meet once a block of micro-batches and are
-/// summed in their order, whatever the number of ranks.
+/// Runs the evaluate ops micro-batch after micro-batch (of consecutive
+/// records), replicas in turns. Stages follow each other through their messages
+/// only, so they work on different ones. Values meet once a block of
+/// micro-batches and are summed in their order, whatever the number of ranks.
 class Evaluator {
 public:
   Evaluator(const RankView &view, bool byTokens, Executor &executor,
@@ -44,7 +44,7 @@ private:
   std::vector<int32_t> scalars;            ///< Outputs.
   std::vector<int32_t> scalarRanks;        ///< Which has each, in a replica.
   std::vector<const std::byte *> scalarAt; ///< Where, or null.
-  std::vector<int64_t> records; ///< Of the micro-batch that runs.
+  std::vector<int64_t> records;            ///< Of the micro-batch that runs.
   int64_t width; ///< Values of a micro-batch: loss, count, scalars.
   std::vector<double> block, allBlocks;
   double weight = 0;

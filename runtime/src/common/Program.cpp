@@ -14,8 +14,7 @@ static void checkVariants(const mgq_program &program) {
   bool isListed = program.variant_count == 0;
   for (const mgq_program *variant : variantsOf(program)) {
     isListed |= variant == &program;
-    if (variant->micro_batches <= before ||
-        variant->stages != program.stages ||
+    if (variant->micro_batches <= before || variant->stages != program.stages ||
         variant->replicas != program.replicas ||
         variant->by_sample != program.by_sample ||
         samplesPerStep(*variant) != samplesPerStep(program) ||
