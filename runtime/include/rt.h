@@ -213,7 +213,8 @@ typedef enum mgq_traffic {
   MGQ_TRAFFIC_PARAMETER /* new values of tied parameters */
 } mgq_traffic;
 
-/* How MGQ_OP_ALL_REDUCE sends gradients: see runtime/src/common/Compression.h. */
+/* How MGQ_OP_ALL_REDUCE sends gradients: see runtime/src/common/Compression.h.
+ */
 typedef enum mgq_compression {
   MGQ_COMPRESSION_NONE, /* f32 */
   MGQ_COMPRESSION_BF16,
