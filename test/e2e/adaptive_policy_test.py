@@ -87,18 +87,20 @@ class Policy:
         self.test.check([line["micro_batches"] for line in log] == numbers, f"{name}: logged")
 
     def check_slow_stage(self):
-        log, changes = self.run("slow", 8 * EVERY, "--adapt-every", EVERY, slow="sample=1e-3,rank=1,factor=1.4")
+        log, changes = self.run(
+            "slow", 7 * EVERY, "--adapt-every", EVERY, slow="sample=3e-3,rank=1,factor=1.4"
+        )
         self.check_rule("a slow stage", log, changes)
         path = [to for _, to, *_ in changes]
         # 40 % of 4 micro-batches is waiting, 35 % of 6, 30 % of 9, 28 % of 12.
         self.test.check(path in ([6, 9], [6, 9, 12]), f"a slow stage: up to where it fits: {path}")
-        last = {line["micro_batches"] for line in log[-4 * EVERY :]}
+        last = {line["micro_batches"] for line in log[-3 * EVERY :]}
         self.test.check(len(last) == 1, f"a slow stage: settles: {last}")
         again, none = self.run(
-            "again", 8 * EVERY, "--adapt-every", EVERY, "--replay", self.test.work / "slow.jsonl"
+            "again", 7 * EVERY, "--adapt-every", EVERY, "--replay", self.test.work / "slow.jsonl"
         )
         self.test.check(again == log and not none, "a slow stage: replays bit by bit")
-        fixed, none = self.run("fixed", 8 * EVERY, "--adapt-every", 0)
+        fixed, none = self.run("fixed", 7 * EVERY, "--adapt-every", 0)
         self.test.check(
             not none and {line["micro_batches"] for line in fixed} == {4}, "0: never changes"
         )
@@ -106,7 +108,7 @@ class Policy:
         self.test.check(close and len(log) == len(fixed), "a slow stage: losses of a fixed number")
 
     def check_costs(self):
-        slow = "op=6e-4,sample=2e-4,rank=1,factor=1.3"
+        slow = "op=1.2e-3,sample=4e-4,rank=1,factor=1.3"
         folder = self.test.work / "costs"
         options = ("--adapt-every", EVERY, "--output-dir", folder)
         # The cut is in the middle of a window, while 6 is rejected.
