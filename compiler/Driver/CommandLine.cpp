@@ -87,8 +87,9 @@ struct Flags {
                                cl::cat(category)};
   cl::opt<std::string> precision{"precision", cl::desc("f32, bf16 or layered"),
                                  cl::init("f32"), cl::cat(category)};
-  cl::opt<std::string> precisionOf{"precision-of", cl::desc("GLOB=f32|bf16"),
-                                   cl::cat(category)};
+  cl::list<std::string> precisionOf{
+      "precision-of", cl::desc("what products of a parameter or layer take"),
+      cl::value_desc("GLOB=f32|bf16"), cl::cat(category)};
   cl::opt<std::string> edges{"edges", cl::desc("f32 or bf16"), cl::init("f32"),
                              cl::cat(category)};
   cl::opt<int64_t> fp32Steps{"fp32-steps",
@@ -174,8 +175,7 @@ static ExitStatus checkFlags(const Flags &flags) {
       {flags.cpu, cpus, cpus},
       {flags.schedule, schedules, schedules},
       {flags.partition, partitions, partitions},
-      {flags.precision, precisions,
-       hasPlan ? all(precisions) : first(precisions, 1)},
+      {flags.precision, precisions, precisions},
       {flags.edges, edges, first(edges, 1)},
       {flags.recompute, recomputes, recomputes},
       {flags.frozen, frozens, first(frozens, 2)},
@@ -216,11 +216,14 @@ static ExitStatus checkFlags(const Flags &flags) {
     return usage("--chunks=" + Twine(flags.chunks.getValue()) + ": " +
                  schedule + " has one chunk a rank; expected " +
                  "--schedule=interleaved, zero_bubble or auto");
-  const cl::opt<std::string> *const later[] = {&flags.precisionOf,
-                                               &flags.gpuArch};
-  for (const cl::opt<std::string> *flag : later)
-    if (flag->getNumOccurrences())
-      return notYet("--" + flag->ArgStr);
+  for (StringRef text : flags.precisionOf) {
+    auto [glob, precision] = text.rsplit('=');
+    if (glob.empty() || (precision != "f32" && precision != "bf16"))
+      return usage("--precision-of=" + text +
+                   ": expected GLOB=f32 or GLOB=bf16");
+  }
+  if (flags.gpuArch.getNumOccurrences())
+    return notYet("--gpu-arch");
   if (flags.planTimeline.getNumOccurrences() && !hasPlan)
     return usage("--plan-timeline needs --plan");
   return kSuccess;
@@ -302,6 +305,7 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.cluster = flags.cluster;
   options.profile = flags.profile;
   options.precision = flags.precision;
+  options.precisionOf.assign(flags.precisionOf.begin(), flags.precisionOf.end());
   options.frozen = flags.frozen;
   options.plan = flags.plan.getNumOccurrences() != 0;
   options.planFile = flags.plan;

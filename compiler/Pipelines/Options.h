@@ -32,6 +32,7 @@ struct Options {
   std::string cluster;           // file; empty: this machine
   std::string profile;           // file; empty: none
   std::string precision = "f32";
+  std::vector<std::string> precisionOf; // GLOB=f32|bf16
   std::string frozen = "auto";
 
   std::string target = "cpu";
@@ -50,7 +51,7 @@ struct Options {
 
   /// Whether this compiler makes code for what is asked; a plan can be had
   /// without.
-  bool hasKernels() const { return precision == "f32" && target == "cpu"; }
+  bool hasKernels() const { return target == "cpu"; }
 
   /// Bytes of each device that the planner leaves free, beside its estimates.
   int64_t reserveBytes = 0;

@@ -56,6 +56,11 @@ static void buildDifferentiate(OpPassManager &passes, const Options &options) {
           : nn::SplitWeights::Never;
   passes.addPass(nn::createDifferentiatePass(std::move(differentiate)));
   passes.addPass(nn::createCheckDifferentiatedPass());
+  // Last of the phase: what comes after knows types only.
+  nn::InsertCastsPassOptions casts;
+  casts.precision = options.precision;
+  llvm::append_range(casts.precisionOf, options.precisionOf);
+  passes.addPass(nn::createInsertCastsPass(std::move(casts)));
 }
 
 static void buildKernels(OpPassManager &passes, const Options &options) {

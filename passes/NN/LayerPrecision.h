@@ -1,0 +1,43 @@
+//===- LayerPrecision.h - Precision inside a layer function -----*- C++ -*-===//
+#ifndef MGQ_PASSES_NN_LAYERPRECISION_H
+#define MGQ_PASSES_NN_LAYERPRECISION_H
+
+#include "passes/NN/Precision.h"
+
+#include "llvm/ADT/DenseSet.h"
+
+namespace mgq::nn {
+
+/// What a layer function's products take, and what follows for its operands.
+class LayerPrecision {
+public:
+  LayerPrecision(mlir::func::FuncOp layer, const CallPrecision &precision);
+
+  /// Whether an operand may be bf16 in memory. Products of f32 hold it back
+  /// unless their forward run reads it as bf16 too (`isStream`), and so does
+  /// what needs its statistics in f32: the loss and softmax; norms, but for the
+  /// stream.
+  bool mayBeNarrow(unsigned operand, bool isStream) const;
+  /// Whether an operand is a frozen weight that only products of bf16 read.
+  bool isNarrowWeight(unsigned operand) const;
+  Precision rest() const { return precision.rest; }
+
+  /// Puts casts around products of bf16, and makes these operands and results
+  /// of the function bf16. Each value is rounded once.
+  void insertCasts(const llvm::BitVector &operands,
+                   const llvm::BitVector &results);
+
+private:
+  mlir::Value narrow(mlir::Value value);
+
+  mlir::func::FuncOp layer;
+  CallPrecision precision;
+  /// Products that take bf16.
+  llvm::SetVector<mlir::Operation *> narrowProducts;
+  /// Rounded values by what they are rounded from.
+  llvm::DenseMap<mlir::Value, mlir::Value> rounded;
+};
+
+} // namespace mgq::nn
+
+#endif // MGQ_PASSES_NN_LAYERPRECISION_H
