@@ -1,7 +1,8 @@
 //===- gemm_bench.cpp - Speed of generated matrix products ----------------===//
 //
-// gemm_bench [x86-64-v3|x86-64-v4|x86-64-v4-bf16] [M N K]...: GFLOP/s of one thread, in thread
-// CPU time, best of repeats, as a share of the FMA peak measured beside it.
+// gemm_bench [x86-64-v3|x86-64-v4|x86-64-v4-bf16] [M N K]...: GFLOP/s of one
+// thread, in thread CPU time, best of repeats, as a share of the FMA peak
+// measured beside it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -60,7 +61,8 @@ int main(int argc, char **argv) {
   builder.getGemm(false, BLayout::packed, Stored::bf16, Stored::bf16);
   Jit jit(module, cpu);
   double top = peak(family.lanes == 16);
-  std::printf("%s, FMA peak %.1f GFLOP/s\n%-18s", cpu.c_str(), top, "M x N x K");
+  std::printf("%s, FMA peak %.1f GFLOP/s\n%-18s", cpu.c_str(), top,
+              "M x N x K");
   for (const char *column : {"packed", "packed bf16", "packed f16", "both bf16",
                              "NN", "NT", "TN", "TT"})
     std::printf(" %14s", column);

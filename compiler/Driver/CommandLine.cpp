@@ -305,7 +305,8 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.cluster = flags.cluster;
   options.profile = flags.profile;
   options.precision = flags.precision;
-  options.precisionOf.assign(flags.precisionOf.begin(), flags.precisionOf.end());
+  options.precisionOf.assign(flags.precisionOf.begin(),
+                             flags.precisionOf.end());
   options.frozen = flags.frozen;
   options.plan = flags.plan.getNumOccurrences() != 0;
   options.planFile = flags.plan;

@@ -60,6 +60,7 @@ static void buildDifferentiate(OpPassManager &passes, const Options &options) {
   nn::InsertCastsPassOptions casts;
   casts.precision = options.precision;
   llvm::append_range(casts.precisionOf, options.precisionOf);
+  casts.tables = options.target != "cpu";
   passes.addPass(nn::createInsertCastsPass(std::move(casts)));
 }
 

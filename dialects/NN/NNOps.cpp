@@ -77,7 +77,8 @@ LogicalResult ParamRefOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto type = cast<RankedTensorType>(getResult().getType());
   RankedTensorType value = param.getValueType();
   Type element = value.getElementType();
-  bool mayBeRounded = !param.isTrainable() && (element.isF32() || element.isF16());
+  bool mayBeRounded =
+      !param.isTrainable() && (element.isF32() || element.isF16());
   bool isRounded = mayBeRounded && type.getElementType().isBF16() &&
                    type.getShape() == value.getShape();
   if (value != type && !isRounded) {

@@ -148,7 +148,7 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB,
         Val depthHere = kb.min(k - k0, kb.i(depth));
         Val accumulate = kb.select(k0 > 0, kb.i(1), kb.i(0));
         // Panels made here are f32, or pairs for the units.
-        Read read = byUnits                       ? Read::units
+        Read read = byUnits                      ? Read::units
                     : layoutB != BLayout::packed ? Read::f32
                     : hasPairs(storedB)          ? Read::pairs
                                                  : readOf(storedB);

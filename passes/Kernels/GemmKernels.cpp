@@ -71,8 +71,8 @@ void GemmKernels::addProducts(const Tile &tile, Val k, Vals &sums) {
   Val row = kb.at(tile.b, k * tile.ldb, elementOfB(kb, tile.read));
   Vals factors;
   if (tile.read != Read::f32)
-    factors.append(loadPair(
-        kb, tile.read == Read::f16 ? Stored::f16 : Stored::bf16, row));
+    factors.append(
+        loadPair(kb, tile.read == Read::f16 ? Stored::f16 : Stored::bf16, row));
   else
     for (int64_t j = 0; j < tile.vectors; ++j) {
       Val at = kb.at(row, j * family.lanes);
@@ -81,8 +81,8 @@ void GemmKernels::addProducts(const Tile &tile, Val k, Vals &sums) {
                             : kb.load(kb.vec(), at));
     }
   for (int64_t m = 0; m < tile.rows; ++m) {
-    Val element = kb.at(tile.a, tile.transposedA ? k * tile.lda + m
-                                                 : tile.lda * m + k);
+    Val element =
+        kb.at(tile.a, tile.transposedA ? k * tile.lda + m : tile.lda * m + k);
     Val broadcast = kb.splat(kb.load(kb.f32(), element));
     for (int64_t j = 0; j < tile.vectors; ++j) {
       Val &sum = sums[m * tile.vectors + j];
@@ -128,8 +128,8 @@ void GemmKernels::addPairs(const Tile &tile, Val pair, bool isLast,
       continue;
     }
     auto broadcast = [&](Val k) {
-      Val at = kb.at(tile.a, tile.transposedA ? k * tile.lda + m
-                                              : tile.lda * m + k);
+      Val at =
+          kb.at(tile.a, tile.transposedA ? k * tile.lda + m : tile.lda * m + k);
       return kb.splat(kb.load(kb.f32(), at));
     };
     add(m, broadcast(pair * 2), low);
@@ -314,11 +314,10 @@ struct GemmKernels::Source {
 };
 
 LLVM::LLVMFuncOp GemmKernels::getTranspose(Stored stored) {
-  Source source{1, elementType(kb, stored),
-                [&](Val at) { return loadWide(kb, stored, at); },
-                [&](Val at, Val mask) {
-                  return maskedLoadWide(kb, stored, at, mask);
-                }};
+  Source source{
+      1, elementType(kb, stored),
+      [&](Val at) { return loadWide(kb, stored, at); },
+      [&](Val at, Val mask) { return maskedLoadWide(kb, stored, at, mask); }};
   return makeTranspose("mgq_transpose" + suffixOf(stored), source);
 }
 
@@ -326,10 +325,9 @@ LLVM::LLVMFuncOp GemmKernels::getTranspose(Stored stored) {
 /// added one by one.
 LLVM::LLVMFuncOp GemmKernels::getTransposePairs() {
   Type ptr = kb.ptr(), i64 = kb.i64(), i16 = kb.getOps().getI16Type();
-  Source source{2, i16, [&](Val at) { return kb.load(kb.vec(), at, 2); },
-                [&](Val at, Val mask) {
-                  return kb.maskedLoad(at, mask, {}, 2);
-                }};
+  Source source{
+      2, i16, [&](Val at) { return kb.load(kb.vec(), at, 2); },
+      [&](Val at, Val mask) { return kb.maskedLoad(at, mask, {}, 2); }};
   LLVM::LLVMFuncOp whole = makeTranspose("mgq_transpose_whole_pairs", source);
   SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr, i64};
   return kb.function("mgq_transpose_pairs", arguments, [&](Vals args) {

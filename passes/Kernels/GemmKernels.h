@@ -74,8 +74,8 @@ public:
   /// [r] = the pair of source[r][c] and source[r][c + 1], bf16, filled up as
   /// above.
   mlir::LLVM::LLVMFuncOp getTransposePairs();
-  /// interleave(source, ld, rows, columns, target, ldTarget): target[r / 2][c] =
-  /// the pair of source[r][c] and source[r + 1][c], bf16, filled up likewise.
+  /// interleave(source, ld, rows, columns, target, ldTarget): target[r / 2][c]
+  /// = the pair of source[r][c] and source[r + 1][c], bf16, filled up likewise.
   mlir::LLVM::LLVMFuncOp getInterleave();
 
   /// pack(source, ld, rows, columns, target, panelStride): copies columns to

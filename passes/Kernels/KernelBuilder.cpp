@@ -312,10 +312,9 @@ Val KernelBuilder::maskedLoad(Val pointer, Val mask, VectorType type,
   if (!type)
     type = vec();
   Value zero = arith::ConstantOp::create(b, loc, b.getZeroAttr(type));
-  return Val(*this, LLVM::MaskedLoadOp::create(b, loc, type, pointer, mask,
-                                               zero,
-                                               alignment ? alignment
-                                                         : elementBytes(type)));
+  return Val(*this, LLVM::MaskedLoadOp::create(
+                        b, loc, type, pointer, mask, zero,
+                        alignment ? alignment : elementBytes(type)));
 }
 
 void KernelBuilder::maskedStore(Val value, Val pointer, Val mask) {

@@ -204,9 +204,9 @@ LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
       types.push_back(inits.back().getType());
     }
     auto kernel = kern::AttentionGradOp::create(
-        l.builder, l.loc, types, q, k, v, factor(l, op, op.getResult()), grad, a.mask,
-        inits, op.getScaleAttr(), op.getCausalAttr(), op.getCausalFromEndAttr(),
-        op.getSoftcapAttr());
+        l.builder, l.loc, types, q, k, v, factor(l, op, op.getResult()), grad,
+        a.mask, inits, op.getScaleAttr(), op.getCausalAttr(),
+        op.getCausalFromEndAttr(), op.getSoftcapAttr());
     for (auto [result, value] :
          llvm::zip_equal(op->getResults(), kernel.getResults()))
       l.set(result, value);

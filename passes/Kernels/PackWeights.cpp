@@ -21,8 +21,8 @@
 // element of a product is the same chain of FMAs.
 //
 // A weight that is read as bf16 but stored wider (`nn.stored`) is rounded as it
-// is packed (@pack.bt.64x128.bf16.from.f32); where it is not packed, `nn.packed`
-// names a function that only rounds it (@round.3x64.bf16.from.f32).
+// is packed (@pack.bt.64x128.bf16.from.f32); where it is not packed,
+// `nn.packed` names a function that only rounds it (@round.3x64.bf16.from.f32).
 //
 //===----------------------------------------------------------------------===//
 
@@ -138,8 +138,7 @@ static bool isWorthPacking(int64_t n, int64_t k, int64_t panel) {
 static std::string conversionSuffix(Stored from, Stored to) {
   std::string suffix = suffixOf(to, ".");
   return from == to ? suffix
-                    : suffix + ".from." +
-                          (from == Stored::f16 ? "f16" : "f32");
+                    : suffix + ".from." + (from == Stored::f16 ? "f16" : "f32");
 }
 
 /// Adds a layer function (weight, result) to the module.
@@ -210,8 +209,8 @@ static FlatSymbolRefAttr getRoundFunction(MemRefType type, Stored from,
         Value value = in[0];
         if (from == Stored::f16)
           value = arith::ExtFOp::create(nested, loc, b.getF32Type(), value);
-        value = arith::TruncFOp::create(nested, loc, type.getElementType(),
-                                        value);
+        value =
+            arith::TruncFOp::create(nested, loc, type.getElementType(), value);
         linalg::YieldOp::create(nested, loc, value);
       });
   return result;

@@ -105,8 +105,8 @@ Val mgq::kernels::roundTo(KernelBuilder &kb, Stored stored, Val vector) {
   if (stored == Stored::f32)
     return vector;
   if (stored == Stored::f16) {
-    Value narrow = arith::TruncFOp::create(
-        b, loc, vectorOf(kb, b.getF16Type()), Value(vector));
+    Value narrow = arith::TruncFOp::create(b, loc, vectorOf(kb, b.getF16Type()),
+                                           Value(vector));
     return Val(kb, arith::ExtFOp::create(b, loc, kb.vec(), narrow));
   }
   // To the 16 upper bits: add half of what is cut, a bit less where the last
@@ -116,9 +116,9 @@ Val mgq::kernels::roundTo(KernelBuilder &kb, Stored stored, Val vector) {
       b, loc, arith::ShRUIOp::create(b, loc, bits, lanesOf(kb, 16)),
       lanesOf(kb, 1));
   Value half = arith::AddIOp::create(b, loc, last, lanesOf(kb, 0x7fff));
-  Value near = arith::AndIOp::create(
-      b, loc, arith::AddIOp::create(b, loc, bits, half),
-      lanesOf(kb, 0xffff0000));
+  Value near =
+      arith::AndIOp::create(b, loc, arith::AddIOp::create(b, loc, bits, half),
+                            lanesOf(kb, 0xffff0000));
   // A NaN of low bits only would become infinity.
   Value quiet = arith::AndIOp::create(
       b, loc, arith::OrIOp::create(b, loc, bits, lanesOf(kb, 0x00400000)),

@@ -7,7 +7,8 @@
 //                                              %b = nn.cast %a : f32 -> bf16
 //     %y = nn.matmul %a, %w                    %y = nn.matmul %b, %w  (to f32)
 //     return %y, %a                  ->        return %y, %b
-//   func @linear.backward(%dy, %a: f32)      func @linear.backward(%dy, %b: bf16)
+//   func @linear.backward(%dy, %a: f32)      func @linear.backward(%dy, %b:
+//   bf16)
 //     ... %a                                   %a = nn.cast %b : bf16 -> f32
 //
 //   %w = nn.param_ref @w : f32               %w = nn.param_ref @w : bf16
@@ -53,6 +54,9 @@ public:
     bool isRead = false;   ///< a call takes it
     bool isFixed = false;  ///< keeps its type
     bool isStream = false; ///< passes from layer to layer
+    /// From a backward call to a weight call: rounded only where products
+    /// would, as if the two calls were one.
+    bool isOfBackward = false;
   };
   unsigned of(Operation *function, bool isResult, unsigned index) {
     Key key{function, 2 * index + isResult};
@@ -76,6 +80,7 @@ public:
       sum.isRead |= facts[*it].isRead;
       sum.isFixed |= facts[*it].isFixed;
       sum.isStream |= facts[*it].isStream;
+      sum.isOfBackward |= facts[*it].isOfBackward;
     }
     return sum;
   }
@@ -89,8 +94,9 @@ private:
 
 class CastInserter {
 public:
-  CastInserter(ModuleOp module, PrecisionPolicy policy)
-      : module(module), symbols(module), policy(std::move(policy)) {}
+  CastInserter(ModuleOp module, PrecisionPolicy policy, bool tables)
+      : module(module), symbols(module), policy(std::move(policy)),
+        tables(tables) {}
 
   void run();
 
@@ -108,6 +114,7 @@ private:
   ModuleOp module;
   SymbolTable symbols;
   PrecisionPolicy policy;
+  bool tables;
   SmallVector<func::CallOp> calls;
   /// Calls that compute from inputs alone, such as masks.
   llvm::DenseSet<Operation *> inputsOnly;
@@ -132,9 +139,8 @@ void CastInserter::separateCalls() {
       func::FuncOp function = callee;
       if (!copies.empty()) {
         function = callee.clone();
-        function.setName((callee.getName() + ".precision." +
-                          Twine(copies.size()))
-                             .str());
+        function.setName(
+            (callee.getName() + ".precision." + Twine(copies.size())).str());
         symbols.insert(function, ++copies.back().second->getIterator());
       }
       layers.insert({function, LayerPrecision(function, precision)});
@@ -156,7 +162,8 @@ void CastInserter::joinOperand(func::CallOp reader, unsigned operand) {
     return;
   }
   func::FuncOp function = calleeOf(maker);
-  unsigned made = slots.of(function, true, cast<OpResult>(value).getResultNumber());
+  unsigned made =
+      slots.of(function, true, cast<OpResult>(value).getResultNumber());
   slots.join(read, made);
   // Gradients are f32.
   bool mayBeNarrow = phaseOf(maker) == "forward" ? !inputsOnly.contains(maker)
@@ -169,9 +176,9 @@ void CastInserter::joinOperand(func::CallOp reader, unsigned operand) {
   if (readForward)
     mayBeNarrow &= policy.hasNarrowStream();
   else if (isResidual) // f32 where the layer's products are.
-    mayBeNarrow &=
-        layers.find(function)->second.rest() == Precision::bf16;
+    mayBeNarrow &= layers.find(function)->second.rest() == Precision::bf16;
   slots.at(made).isStream |= readForward;
+  slots.at(made).isOfBackward |= phaseOf(maker) == "backward";
   slots.at(made).isFixed |= !mayBeNarrow;
 }
 
@@ -195,8 +202,10 @@ void CastInserter::fixWhatStaysWide() {
     auto function = cast<func::FuncOp>(op);
     for (unsigned i = 0, e = function.getNumArguments(); i < e; ++i) {
       unsigned slot = slots.of(op, false, i);
+      Slots::Facts facts = slots.together(slot);
       if (!getElementTypeOrSelf(function.getArgumentTypes()[i]).isF32() ||
-          !layer.mayBeNarrow(i, slots.together(slot).isStream))
+          !(facts.isOfBackward ? layer.readsNarrow(i)
+                               : layer.mayBeNarrow(i, facts.isStream)))
         fixed.push_back(slot);
     }
     for (unsigned i = 0, e = function.getNumResults(); i < e; ++i)
@@ -213,8 +222,8 @@ void CastInserter::rewriteFunctions() {
     llvm::BitVector operands(function.getNumArguments());
     llvm::BitVector results(function.getNumResults());
     for (unsigned i = 0, e = operands.size(); i < e; ++i)
-      operands[i] =
-          slots.isNarrow(slots.of(op, false, i)) || layer.isNarrowWeight(i);
+      operands[i] = slots.isNarrow(slots.of(op, false, i)) ||
+                    layer.isNarrowWeight(i, tables);
     for (unsigned i = 0, e = results.size(); i < e; ++i)
       results[i] = slots.isNarrow(slots.of(op, true, i));
     layer.insertCasts(operands, results);
@@ -224,7 +233,8 @@ void CastInserter::rewriteFunctions() {
 /// Gives results the types of the function, and reads parameters as it does.
 void CastInserter::rewriteCall(func::CallOp call) {
   FunctionType type = calleeOf(call).getFunctionType();
-  for (auto [result, to] : llvm::zip_equal(call.getResults(), type.getResults()))
+  for (auto [result, to] :
+       llvm::zip_equal(call.getResults(), type.getResults()))
     result.setType(to);
   for (OpOperand &operand : call->getOpOperands()) {
     auto reference = operand.get().getDefiningOp<ParamRefOp>();
@@ -274,7 +284,7 @@ struct InsertCastsPass : mgq::nn::impl::InsertCastsPassBase<InsertCastsPass> {
     if (failed(policy))
       return signalPassFailure();
     if (policy->isNeeded())
-      CastInserter(getOperation(), std::move(*policy)).run();
+      CastInserter(getOperation(), std::move(*policy), tables).run();
   }
 };
 } // namespace

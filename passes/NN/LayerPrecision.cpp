@@ -125,25 +125,36 @@ bool LayerPrecision::mayBeNarrow(unsigned operand, bool isStream) const {
     bool needsWide =
         isa<CrossEntropyOp, CrossEntropyGradOp, SoftmaxOp, LogSoftmaxOp>(user);
     if (!isStream)
-      needsWide |= (isProduct(user) && !narrowProducts.contains(user)) ||
-                   isa<LayerNormOp, LayerNormGradOp, RMSNormOp, RMSNormGradOp>(
-                       user);
+      needsWide |=
+          (isProduct(user) && !narrowProducts.contains(user)) ||
+          isa<LayerNormOp, LayerNormGradOp, RMSNormOp, RMSNormGradOp>(user);
     fits &= !needsWide;
   });
   return fits;
 }
 
-bool LayerPrecision::isNarrowWeight(unsigned operand) const {
-  Value weight = func::FuncOp(layer).getArgument(operand);
-  Type element = tensorType(weight).getElementType();
-  if (!precision.frozen[operand] || weight.use_empty() ||
-      !(element.isF32() || element.isF16()))
-    return false;
-  bool fits = element.isF32() || llvm::all_of(weight.getUsers(), isWidening);
-  forEachRead(weight, [&](OpOperand &use) {
+bool LayerPrecision::readsNarrow(unsigned operand) const {
+  Value value = func::FuncOp(layer).getArgument(operand);
+  bool fits = !value.use_empty();
+  forEachRead(value, [&](OpOperand &use) {
     fits &= narrowProducts.contains(use.getOwner());
   });
   return fits;
+}
+
+bool LayerPrecision::isNarrowWeight(unsigned operand, bool tables) const {
+  if (!precision.frozen[operand])
+    return false;
+  Value weight = func::FuncOp(layer).getArgument(operand);
+  Type element = tensorType(weight).getElementType();
+  bool isTable = tables && precision.operands[operand] == Precision::bf16 &&
+                 !weight.use_empty();
+  forEachRead(weight, [&](OpOperand &use) {
+    isTable &= isa<GatherOp>(use.getOwner());
+  });
+  return (isTable || readsNarrow(operand)) &&
+         (element.isF32() ||
+          (element.isF16() && llvm::all_of(weight.getUsers(), isWidening)));
 }
 
 //===----------------------------------------------------------------------===//
@@ -174,7 +185,8 @@ Value LayerPrecision::narrow(Value value) {
     return rounded[value] = moved->getResult(0);
   }
   builder.setInsertionPointAfterValue(value);
-  return known = CastOp::create(builder, value.getLoc(), type.clone(bf16), value);
+  return known =
+             CastOp::create(builder, value.getLoc(), type.clone(bf16), value);
 }
 
 void LayerPrecision::insertCasts(const llvm::BitVector &operands,

@@ -18,8 +18,11 @@ public:
   /// what needs its statistics in f32: the loss and softmax; norms, but for the
   /// stream.
   bool mayBeNarrow(unsigned operand, bool isStream) const;
-  /// Whether an operand is a frozen weight that only products of bf16 read.
-  bool isNarrowWeight(unsigned operand) const;
+  /// Whether only products of bf16 read an operand.
+  bool readsNarrow(unsigned operand) const;
+  /// Whether an operand is a frozen weight of which that holds; or, with
+  /// `tables`, a table in a layer of bf16 whose rows are looked up.
+  bool isNarrowWeight(unsigned operand, bool tables) const;
   Precision rest() const { return precision.rest; }
 
   /// Puts casts around products of bf16, and makes these operands and results

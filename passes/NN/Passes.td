@@ -103,7 +103,9 @@ def InsertCastsPass : Pass<"nn-insert-casts", "::mlir::ModuleOp"> {
   }];
   let options = [
     Option<"precision", "precision", "std::string", /*default=*/"\"f32\"", "f32, bf16 or layered.">,
-    ListOption<"precisionOf", "precision-of", "std::string", "GLOB=f32|bf16, of parameters or layers.">
+    ListOption<"precisionOf", "precision-of", "std::string", "GLOB=f32|bf16, of parameters or layers.">,
+    Option<"tables", "tables", "bool", /*default=*/"false",
+           "Frozen tables whose rows are looked up are bf16 too: for targets that cannot read them in their files.">
   ];
   let dependentDialects = ["::mgq::nn::NNDialect"];
 }

@@ -77,9 +77,9 @@ LogicalResult PrecisionPolicy::addOverride(ModuleOp module, StringRef text) {
       names.push_back(instanceOf(call));
   });
   if (llvm::none_of(names, [&](StringRef name) { return glob->match(name); })) {
-    InFlightDiagnostic diag =
-        emitError(module.getLoc(), "--precision-of=")
-        << text << ": no parameter or layer matches '" << globText << "'";
+    InFlightDiagnostic diag = emitError(module.getLoc(), "--precision-of=")
+                              << text << ": no parameter or layer matches '"
+                              << globText << "'";
     if (!names.empty()) {
       diag << "; nearest: ";
       llvm::interleaveComma(nearestNames(globText, names), diag);
@@ -91,9 +91,10 @@ LogicalResult PrecisionPolicy::addOverride(ModuleOp module, StringRef text) {
 }
 
 Precision PrecisionPolicy::ofParam(ParamOp param, StringRef instance) const {
-  Precision precision = base == Base::f32                              ? Precision::f32
-                        : base == Base::layered && param.isTrainable() ? Precision::f32
-                                                                       : Precision::bf16;
+  Precision precision = base == Base::f32 ? Precision::f32
+                        : base == Base::layered && param.isTrainable()
+                            ? Precision::f32
+                            : Precision::bf16;
   for (const Override &override : overrides)
     if (override.glob.match(param.getSymName()) ||
         override.glob.match(instance))
@@ -121,8 +122,8 @@ void PrecisionPolicy::chooseRest(ModuleOp module) {
   });
   for (auto &entry : found) {
     const Weights &weights = entry.second;
-    Precision precision = base == Base::f32    ? Precision::f32
-                          : base == Base::bf16 ? Precision::bf16
+    Precision precision = base == Base::f32                   ? Precision::f32
+                          : base == Base::bf16                ? Precision::bf16
                           : weights.any && !weights.anyNarrow ? Precision::f32
                                                               : Precision::bf16;
     for (const Override &override : overrides)

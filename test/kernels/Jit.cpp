@@ -135,8 +135,7 @@ Jit::Jit(ModuleOp module, StringRef cpu) {
   llvm::orc::JITTargetMachineBuilder target =
       take(llvm::orc::JITTargetMachineBuilder::detectHost());
   target.setCPU(level.str());
-  target.getFeatures() =
-      llvm::SubtargetFeatures(hasUnits ? "+avx512bf16" : "");
+  target.getFeatures() = llvm::SubtargetFeatures(hasUnits ? "+avx512bf16" : "");
   target.setCodeGenOptLevel(llvm::CodeGenOptLevel::Aggressive);
   std::unique_ptr<llvm::TargetMachine> machine =
       take(target.createTargetMachine());

@@ -154,9 +154,8 @@ chainOfPairs(const uint16_t *a, int64_t strideA, const uint16_t *b,
 /// Panels of B, in a buffer that held none-zeros.
 std::vector<uint16_t> GemmStored::pack(const Operand &b, bool transposed,
                                        int64_t n, int64_t k, int64_t ldb) {
-  int64_t size =
-      GemmBuilder(*family->module, family->family).getPackedSize(
-          n, k, b.stored);
+  int64_t size = GemmBuilder(*family->module, family->family)
+                     .getPackedSize(n, k, b.stored);
   std::vector<uint16_t> panels(size, 0x7fff); // NaN in both types
   std::string name = std::string("mgq_pack_b_") + (transposed ? "t_" : "n_") +
                      nameOf(b.stored);
@@ -198,11 +197,11 @@ void GemmStored::check(int64_t m, int64_t n, int64_t k, bool transposedA,
         storedB == Stored::bf16)
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j)
-          expected[i * shape.ldc + j] = chainOfPairs(
-              &a.narrow[transposedA ? i : i * shape.lda],
-              transposedA ? shape.lda : 1,
-              &b.narrow[transposedB ? j * shape.ldb : j],
-              transposedB ? 1 : shape.ldb, k);
+          expected[i * shape.ldc + j] =
+              chainOfPairs(&a.narrow[transposedA ? i : i * shape.lda],
+                           transposedA ? shape.lda : 1,
+                           &b.narrow[transposedB ? j * shape.ldb : j],
+                           transposedB ? 1 : shape.ldb, k);
 
     std::string name = gemmName(transposedA, layout, storedA, storedB);
     shape.chooseChunks(family->family, transposedA, layout);
