@@ -103,6 +103,14 @@ struct Flags {
   cl::opt<std::string> frozen{"frozen",
                               cl::desc("stage, replicated, sharded or auto"),
                               cl::init("auto"), cl::cat(category)};
+  cl::opt<std::string> overlap{
+      "overlap",
+      cl::desc(
+          "on or off: gradients are summed over replicas while backward runs"),
+      cl::init("on"), cl::cat(category)};
+  cl::opt<int64_t> bucketSize{
+      "bucket-size", cl::desc("bytes of gradients that are summed together"),
+      cl::value_desc("BYTES"), cl::init(0), cl::cat(category)};
   cl::opt<std::string> compression{
       "gradient-compression", cl::desc("none, bf16, sparse24 or sparse24-int8"),
       cl::init("none"), cl::cat(category)};
@@ -160,6 +168,7 @@ static ExitStatus checkFlags(const Flags &flags) {
                          edges[] = {"f32", "bf16"},
                          recomputes[] = {"none", "cheap", "full", "auto"},
                          frozens[] = {"auto", "stage", "replicated", "sharded"},
+                         overlaps[] = {"on", "off"},
                          compressions[] = {"none", "bf16", "sparse24",
                                            "sparse24-int8"},
                          cpus[] = {"native", "x86-64-v3", "x86-64-v4",
@@ -179,6 +188,7 @@ static ExitStatus checkFlags(const Flags &flags) {
       {flags.edges, edges, first(edges, 1)},
       {flags.recompute, recomputes, recomputes},
       {flags.frozen, frozens, first(frozens, 2)},
+      {flags.overlap, overlaps, overlaps},
       {flags.compression, compressions, first(compressions, 1)}};
   for (const Word &word : words) {
     StringRef value = word.flag.getValue();
@@ -198,7 +208,8 @@ static ExitStatus checkFlags(const Flags &flags) {
   const Number numbers[] = {
       {flags.stages, 1, kMostRanks, 0}, {flags.replicas, 1, kMostRanks, 0},
       {flags.ranks, 1, kMostRanks, 0},  {flags.chunks, 1, kMostRanks, 0},
-      {flags.fp32Steps, 0, any, 1},     {flags.bf16Ramp, 0, any, 1}};
+      {flags.bucketSize, 1, any, 0},    {flags.fp32Steps, 0, any, 1},
+      {flags.bf16Ramp, 0, any, 1}};
   for (const Number &number : numbers) {
     int64_t value = number.flag.getValue();
     if (number.flag.getNumOccurrences() && value < number.least)
@@ -308,6 +319,8 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.precisionOf.assign(flags.precisionOf.begin(),
                              flags.precisionOf.end());
   options.frozen = flags.frozen;
+  options.overlap = flags.overlap == "on";
+  options.bucketSize = flags.bucketSize;
   options.plan = flags.plan.getNumOccurrences() != 0;
   options.planFile = flags.plan;
   options.planTimeline = flags.planTimeline;

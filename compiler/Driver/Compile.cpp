@@ -178,8 +178,12 @@ int Compiler::fitMemory() {
   for (int i = 0; i < kAttempts && lackingBytes(planned) > 0; ++i) {
     // More each time: another cut lacks something else.
     int64_t least = planned.plan.ranks.front().memoryBytes() / 64;
-    options.reserveBytes +=
-        std::max(lackingBytes(planned), least) * (i + 2) / 2;
+    // First what is kept from step to step goes.
+    if (options.overlap && options.runAhead)
+      options.runAhead = false;
+    else
+      options.reserveBytes +=
+          std::max(lackingBytes(planned), least) * (i + 2) / 2;
     module = unplanned->clone();
     for (const Phase &phase : allPhases())
       if (phase.name == "partition" || phase.name == "schedule")

@@ -186,18 +186,21 @@ static int64_t bytesOf(Attribute place) {
   return cast<SlotAttr>(place).getBytes();
 }
 
-/// Ops of a program. Waits name messages only: the compute stream is the order
-/// of the table.
+/// Ops of a program. Waits name what runs beside the compute stream, which is
+/// the order of the table.
 Table RankWriter::ops(Block &block) {
   SmallVector<Constant *> table;
   llvm::DenseMap<Operation *, int64_t> number;
+  int64_t buckets = 0;
   for (Operation &op : block) {
     if (op.getNumResults() != 1 || !isa<EventType>(op.getResult(0).getType()))
       continue;
     mgq_op_kind kind = MGQ_OP_OPTIMIZER;
     int64_t chunk = -1, microBatch = -1, slot = -1, peer = -1, tag = -1,
             traffic = 0, bytes = 0;
-    Constant *place = nowhere();
+    bool isAhead = false;
+    int64_t bucket = -1, beginsIn = -1, beginsAfter = -1, roomBytes = 0;
+    Constant *place = nowhere(), *room = nowhere();
     auto task = [&](auto task, mgq_op_kind its) {
       kind = its;
       chunk = localChunk(task.getChunk());
@@ -211,6 +214,7 @@ Table RankWriter::ops(Block &block) {
           message.getMicroBatch() ? int64_t(*message.getMicroBatch()) : -1;
       slot = message.getSlot() ? int64_t(*message.getSlot()) : -1;
       peer = message.getPeer();
+      isAhead = message.getAhead();
       tag = tagOf(edge, microBatch);
       traffic = trafficOf(edge.getKind());
       bytes = bytesOf(message.getPlaceAttr());
@@ -218,6 +222,7 @@ Table RankWriter::ops(Block &block) {
     };
     if (auto forward = dyn_cast<ForwardOp>(op)) {
       task(forward, MGQ_OP_FORWARD);
+      isAhead = forward.getAhead();
     } else if (auto backward = dyn_cast<BackwardOp>(op)) {
       task(backward, MGQ_OP_BACKWARD);
     } else if (auto weight = dyn_cast<WeightGradOp>(op)) {
@@ -235,18 +240,27 @@ Table RankWriter::ops(Block &block) {
       kind = MGQ_OP_ALL_REDUCE;
       place = ref(reduce.getPlaceAttr());
       bytes = bytesOf(reduce.getPlaceAttr());
+      room = ref(reduce.getRoomAttr());
+      roomBytes = bytesOf(reduce.getRoomAttr());
+      bucket = buckets++;
+      if (reduce.getCall()) {
+        beginsIn = number.lookup(reduce.getAfter()[0].getDefiningOp());
+        beginsAfter = *reduce.getCall();
+      }
     }
     SmallVector<Constant *> waits;
     for (Value event : op.getOperands())
       if (Operation *earlier = event.getDefiningOp();
-          isa<SendOp, RecvOp>(earlier))
+          isa<SendOp, RecvOp, AllReduceOp>(earlier))
         waits.push_back(make.i32(number.lookup(earlier)));
     Table waitTable = make.table(waits);
     number[&op] = table.size();
     table.push_back(make.record(
         {make.i32(kind), make.i32(chunk), make.i32(microBatch), make.i32(slot),
          make.i32(peer), make.i32(tag), make.i32(traffic), place,
-         make.i64(bytes), waitTable.data, waitTable.count}));
+         make.i64(bytes), waitTable.data, waitTable.count, make.i32(isAhead),
+         make.i32(bucket), make.i32(beginsIn), make.i32(beginsAfter), room,
+         make.i64(roomBytes)}));
   }
   return make.table(table);
 }
@@ -296,8 +310,6 @@ Constant *RankWriter::write() {
        opTable.count,
        evaluateTable.data,
        evaluateTable.count,
-       make.i64(arena - sizes[5]),
-       make.i64(sizes[5]),
        make.i64(arena),
        make.record(memory),
        make.i64(microBatchFlops * int64_t(plan.getMicroBatches()))});

@@ -87,6 +87,7 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.partition = options.partition;
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
+  plan.splitPrefix = options.overlap && options.runAhead;
   plan.precision = options.precision;
   plan.target = options.target;
   plan.cluster = options.cluster;
@@ -98,7 +99,16 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
 
 static void buildSchedule(OpPassManager &passes, const Options &options) {
   passes.addPass(pipe::createSchedulePass());
+  // Messages follow from where the ops are.
+  if (options.overlap && options.runAhead)
+    passes.addPass(pipe::createRunPrefixAheadPass());
   passes.addPass(pipe::createInsertCommunicationPass());
+  // Gradients lie in the arena in the order of their buckets.
+  if (options.overlap) {
+    pipe::OverlapStreamsPassOptions overlap;
+    overlap.bucketBytes = options.bucketSize;
+    passes.addPass(pipe::createOverlapStreamsPass(overlap));
+  }
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
     passes.addPass(pipe::createPlanMemoryPass());

@@ -151,5 +151,19 @@ LogicalResult CallOp::verify() {
   return success();
 }
 
+//===----------------------------------------------------------------------===//
+// program
+//===----------------------------------------------------------------------===//
+
+LogicalResult AllReduceOp::verify() {
+  if (!getCall())
+    return success();
+  Operation *op = getAfter().empty() ? nullptr : getAfter()[0].getDefiningOp();
+  if (!isa_and_nonnull<BackwardOp, WeightGradOp>(op))
+    return emitOpError("begins at call ")
+           << *getCall() << " of no backward or weight op";
+  return success();
+}
+
 #define GET_OP_CLASSES
 #include "dialects/Pipe/PipeOps.cpp.inc"

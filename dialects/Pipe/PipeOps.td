@@ -82,8 +82,8 @@ def Pipe_RankOp : Pipe_Op<"rank", [Symbol, IsolatedFromAbove, NoTerminator, Sing
     sequences from the memory plan. The six sizes of `memory` add up to the
     arena (rank_c1), in bytes: weights, gradients, optimizer, inputs,
     activations, scratch. Ops of the compute stream run one after the other;
-    sends and receives run beside them, from the moment when all of `after` has
-    happened.
+    sends, receives and all_reduces run beside them, from the moment when all of
+    `after` has happened.
 
     Example:
 
@@ -240,8 +240,17 @@ class Pipe_TaskOp<string mnemonic> :
   let assemblyFormat = "`chunk` `(` $chunk `)` `micro_batch` `(` $micro_batch `)` `slot` `(` $slot `)` (`after` `(` $after^ `)`)? attr-dict";
 }
 
-def Pipe_ForwardOp : Pipe_TaskOp<"forward"> {
+def Pipe_ForwardOp :
+    Pipe_StepOp<"forward", (ins I64Attr:$chunk, I64Attr:$micro_batch, I64Attr:$slot, UnitAttr:$ahead)> {
   let summary = "run the forward sequence of a chunk for one micro-batch";
+  let description = [{
+    With `ahead` the micro-batch is one of the next step
+    (`pipe-run-prefix-ahead`); so are messages.
+  }];
+  let assemblyFormat = [{
+    `chunk` `(` $chunk `)` `micro_batch` `(` $micro_batch `)` `slot` `(` $slot `)` (`ahead` $ahead^)?
+    (`after` `(` $after^ `)`)? attr-dict
+  }];
 }
 
 def Pipe_BackwardOp : Pipe_TaskOp<"backward"> {
@@ -258,10 +267,10 @@ def Pipe_EvaluateOp : Pipe_StepOp<"evaluate", (ins I64Attr:$chunk)> {
 }
 
 class Pipe_MessageOp<string mnemonic> :
-    Pipe_StepOp<mnemonic, (ins FlatSymbolRefAttr:$edge, OptionalAttr<I64Attr>:$micro_batch, OptionalAttr<I64Attr>:$slot, I64Attr:$peer, OptionalAttr<AnyAttr>:$place)> {
+    Pipe_StepOp<mnemonic, (ins FlatSymbolRefAttr:$edge, OptionalAttr<I64Attr>:$micro_batch, OptionalAttr<I64Attr>:$slot, I64Attr:$peer, UnitAttr:$ahead, OptionalAttr<AnyAttr>:$place)> {
   let assemblyFormat = [{
-    $edge (`micro_batch` `(` $micro_batch^ `)`)? (`slot` `(` $slot^ `)`)? `peer` `(` $peer `)` (`at` $place^)?
-    (`after` `(` $after^ `)`)? attr-dict
+    $edge (`micro_batch` `(` $micro_batch^ `)`)? (`slot` `(` $slot^ `)`)? `peer` `(` $peer `)` (`ahead` $ahead^)?
+    (`at` $place^)? (`after` `(` $after^ `)`)? attr-dict
   }];
 }
 
@@ -281,9 +290,32 @@ def Pipe_CombineOp : Pipe_OncePerStepOp<"combine"> {
   let summary = "add the uses of each owned parameter, in program order";
 }
 
-def Pipe_AllReduceOp : Pipe_StepOp<"all_reduce", (ins OptionalAttr<AnyAttr>:$place)> {
-  let summary = "sum the gradients of owned parameters over replicas, in their order";
-  let assemblyFormat = "(`at` $place^)? (`after` `(` $after^ `)`)? attr-dict";
+def Pipe_AllReduceOp : Pipe_StepOp<"all_reduce",
+    (ins OptionalAttr<I64Attr>:$bucket, OptionalAttr<SymbolRefArrayAttr>:$params,
+         OptionalAttr<AnyAttr>:$place, OptionalAttr<Pipe_ArenaAttr>:$room,
+         OptionalAttr<I64Attr>:$call)> {
+  let summary = "sum gradients of owned parameters over replicas, in their order";
+  let description = [{
+    Runs on the gradient stream, beside the compute stream, like a message: it
+    begins when all of `after` has happened. `params`: of all that are owned,
+    those in this bucket; buckets are numbered in the order of the program
+    (`pipe-overlap-streams`). `room` is where what other replicas send arrives.
+    With `call(c)` it begins earlier, when call number c of the first of
+    `after`, a backward or weight op, has run (all_reduce_c1).
+
+    Example:
+
+    ```mlir
+    %1 = pipe.backward chunk(0) micro_batch(3) slot(0)
+    %2 = pipe.all_reduce bucket(0) of [@w, @v] after(%1) call(2)
+    %3 = pipe.optimizer after(%2)
+    ```
+  }];
+  let assemblyFormat = [{
+    (`bucket` `(` $bucket^ `)`)? (`of` $params^)? (`at` $place^)? (`room` `(` $room^ `)`)?
+    (`after` `(` $after^ `)`)? (`call` `(` $call^ `)`)? attr-dict
+  }];
+  let hasVerifier = 1;
 }
 
 def Pipe_OptimizerOp : Pipe_OncePerStepOp<"optimizer"> {

@@ -8,6 +8,9 @@
 //   %2 = forward chunk(1) micro_batch(1) after(%0)     meanwhile
 //   %3 = send @activation1 micro_batch(1) after(%2)
 //
+// What a chunk that runs ahead (RunPrefixAhead) hands to the step is sent at
+// the beginning of the next step's program, from the slot where it was left.
+//
 // What the compute stream does not order is ordered by `after`. What leaves a
 // rank has room of its own in the slot (ChunkLayout), so that
 // - a receive into a slot comes after the last op of the micro-batch before;
@@ -39,6 +42,7 @@ struct Task {
   Operation *op;
   SequenceKind kind;
   int64_t chunk, microBatch, slot;
+  bool isAhead = false;
 };
 
 /// Writes the messages of all ranks.
@@ -64,9 +68,18 @@ private:
   void addTied(RankOp rank);
   void addEvaluation(RankOp rank);
 
+  /// Whether an edge carries what a chunk that runs ahead has made for a later
+  /// step.
+  bool leavesAhead(EdgeOp edge) {
+    return ahead.contains(edge.getFrom()) && !ahead.contains(edge.getTo());
+  }
+  SendOp send(OpBuilder &builder, EdgeOp edge, const Task &task, bool isAhead,
+              ValueRange after);
+
   ModuleOp module;
   PlanOp plan;
   StepGraph graph;
+  llvm::DenseSet<int64_t> ahead; // chunks that run ahead
   SmallVector<ChunkOp> chunks;
   SmallVector<EdgeOp> edges;
 };
@@ -78,8 +91,11 @@ static std::optional<Task> asTask(Operation &op) {
     return Task{&op, kind, int64_t(task.getChunk()),
                 int64_t(task.getMicroBatch()), int64_t(task.getSlot())};
   };
-  if (auto forward = dyn_cast<ForwardOp>(op))
-    return make(forward, SequenceKind::Forward);
+  if (auto forward = dyn_cast<ForwardOp>(op)) {
+    Task task = make(forward, SequenceKind::Forward);
+    task.isAhead = forward.getAhead();
+    return task;
+  }
   if (auto backward = dyn_cast<BackwardOp>(op))
     return make(backward, SequenceKind::Backward);
   if (auto weight = dyn_cast<WeightGradOp>(op))
@@ -160,6 +176,15 @@ struct Order {
 };
 } // namespace
 
+SendOp Communication::send(OpBuilder &builder, EdgeOp edge, const Task &task,
+                           bool isAhead, ValueRange after) {
+  return SendOp::create(
+      builder, task.op->getLoc(), EventType::get(builder.getContext()),
+      edge.getSymName(), builder.getI64IntegerAttr(task.microBatch),
+      builder.getI64IntegerAttr(task.slot),
+      rankOf(edge.getTo(), task.microBatch), isAhead, Attribute(), after);
+}
+
 void Communication::addMessages(RankOp rank) {
   SmallVector<Task> tasks;
   for (Operation &op : rank.getBody().front())
@@ -180,6 +205,17 @@ void Communication::addMessages(RankOp rank) {
     SmallVector<Value> leaving;
   };
   std::map<std::pair<int64_t, int64_t>, Slot> slots;
+
+  // What the step before has made ahead leaves first; it has left when it is
+  // made for the next one.
+  builder.setInsertionPointToStart(&rank.getBody().front());
+  for (const Task &task : tasks)
+    for (EdgeOp edge : edges)
+      if (task.isAhead && edge.getKind() == EdgeKind::Activation &&
+          int64_t(edge.getFrom()) == task.chunk && leavesAhead(edge))
+        order.add(task.op,
+                  {send(builder, edge, task, /*isAhead=*/false, ValueRange())
+                       .getEvent()});
 
   for (auto [i, task] : llvm::enumerate(tasks)) {
     Slot &slot = slots[{task.chunk, task.slot}];
@@ -206,11 +242,12 @@ void Communication::addMessages(RankOp rank) {
       SmallVector<Value> after;
       if (before.lastTask >= 0 && (isForward || before.isUsedAgain))
         after.push_back(tasks[before.lastTask].op->getResult(0));
-      auto recv = RecvOp::create(
-          builder, task.op->getLoc(), event, edge.getSymName(),
-          builder.getI64IntegerAttr(task.microBatch),
-          builder.getI64IntegerAttr(task.slot),
-          rankOf(edge.getFrom(), task.microBatch), Attribute(), after);
+      auto recv =
+          RecvOp::create(builder, task.op->getLoc(), event, edge.getSymName(),
+                         builder.getI64IntegerAttr(task.microBatch),
+                         builder.getI64IntegerAttr(task.slot),
+                         rankOf(edge.getFrom(), task.microBatch), task.isAhead,
+                         Attribute(), after);
       order.add(task.op, {recv.getEvent()});
     }
 
@@ -218,16 +255,13 @@ void Communication::addMessages(RankOp rank) {
     builder.setInsertionPointAfter(task.op);
     for (EdgeOp edge : edges) {
       if (edge.getKind() != outgoing || int64_t(edge.getFrom()) != task.chunk ||
-          task.kind != graph.sequenceOf(graph.train.calls()[edge.getCall()]))
+          task.kind != graph.sequenceOf(graph.train.calls()[edge.getCall()]) ||
+          leavesAhead(edge))
         continue;
-      auto send =
-          SendOp::create(builder, task.op->getLoc(), event, edge.getSymName(),
-                         builder.getI64IntegerAttr(task.microBatch),
-                         builder.getI64IntegerAttr(task.slot),
-                         rankOf(edge.getTo(), task.microBatch), Attribute(),
-                         ValueRange(task.op->getResult(0)));
+      auto message = send(builder, edge, task, task.isAhead,
+                          ValueRange(task.op->getResult(0)));
       (isForward ? slot.activations : slot.gradients)
-          .push_back(send.getEvent());
+          .push_back(message.getEvent());
     }
     slot.lastTask = i;
   }
@@ -260,12 +294,13 @@ void Communication::addTied(RankOp rank) {
     builder.setInsertionPoint(combine);
     if (int64_t(edge.getFrom()) == stage)
       SendOp::create(builder, edge.getLoc(), event, edge.getSymName(),
-                     IntegerAttr(), IntegerAttr(), edge.getTo(), Attribute(),
-                     afterTasks());
+                     IntegerAttr(), IntegerAttr(), edge.getTo(),
+                     /*ahead=*/false, Attribute(), afterTasks());
     if (int64_t(edge.getTo()) == stage) {
-      auto recv = RecvOp::create(
-          builder, edge.getLoc(), event, edge.getSymName(), IntegerAttr(),
-          IntegerAttr(), edge.getFrom(), Attribute(), ValueRange());
+      auto recv =
+          RecvOp::create(builder, edge.getLoc(), event, edge.getSymName(),
+                         IntegerAttr(), IntegerAttr(), edge.getFrom(),
+                         /*ahead=*/false, Attribute(), ValueRange());
       order.add(combine, {recv.getEvent()});
     }
   }
@@ -275,12 +310,13 @@ void Communication::addTied(RankOp rank) {
       continue;
     if (int64_t(edge.getFrom()) == stage)
       SendOp::create(builder, edge.getLoc(), event, edge.getSymName(),
-                     IntegerAttr(), IntegerAttr(), edge.getTo(), Attribute(),
+                     IntegerAttr(), IntegerAttr(), edge.getTo(),
+                     /*ahead=*/false, Attribute(),
                      ValueRange(optimizer.getEvent()));
     if (int64_t(edge.getTo()) == stage)
       RecvOp::create(builder, edge.getLoc(), event, edge.getSymName(),
-                     IntegerAttr(), IntegerAttr(), edge.getFrom(), Attribute(),
-                     afterTasks());
+                     IntegerAttr(), IntegerAttr(), edge.getFrom(),
+                     /*ahead=*/false, Attribute(), afterTasks());
   }
   order.write();
 }
@@ -311,7 +347,7 @@ void Communication::addEvaluation(RankOp rank) {
         after.push_back(RecvOp::create(builder, edge.getLoc(), event,
                                        edge.getSymName(), IntegerAttr(),
                                        IntegerAttr(), rankOf(edge.getFrom(), 0),
-                                       Attribute(), last)
+                                       /*ahead=*/false, Attribute(), last)
                             .getEvent());
     auto evaluate =
         EvaluateOp::create(builder, rank.getLoc(), event, chunk, after);
@@ -320,12 +356,17 @@ void Communication::addEvaluation(RankOp rank) {
       if (isMessage(edge, edge.getFrom(), chunk))
         SendOp::create(builder, edge.getLoc(), event, edge.getSymName(),
                        IntegerAttr(), IntegerAttr(), rankOf(edge.getTo(), 0),
-                       Attribute(), ValueRange(evaluate.getEvent()));
+                       /*ahead=*/false, Attribute(),
+                       ValueRange(evaluate.getEvent()));
   }
 }
 
 void Communication::run() {
   llvm::append_range(chunks, plan.getOps<ChunkOp>());
+  for (RankOp rank : module.getOps<RankOp>())
+    for (ForwardOp forward : rank.getOps<ForwardOp>())
+      if (forward.getAhead())
+        ahead.insert(forward.getChunk());
   createEdges();
   for (RankOp rank : module.getOps<RankOp>()) {
     addMessages(rank);

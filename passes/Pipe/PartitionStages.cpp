@@ -132,6 +132,7 @@ struct PartitionStagesPass
     options.partition = partition;
     options.recompute = this->recompute;
     options.frozen = frozen;
+    options.splitPrefix = splitPrefix;
     options.precision = precision;
     options.target = target;
     options.cluster = cluster;
@@ -141,10 +142,13 @@ struct PartitionStagesPass
   }
 
   void runOnOperation() override {
-    FailureOr<PlannedModel> answer = planModel(getOperation(), readOptions());
+    PlanOptions options = readOptions();
+    FailureOr<PlannedModel> answer = planModel(getOperation(), options);
     if (failed(answer))
       return signalPassFailure();
-    apply(answer->plan);
+    apply(options.splitPrefix && answer->plan.replicas > 1
+              ? mgq::pipe::splitPrefix(answer->plan, answer->costs)
+              : answer->plan);
     if (planned)
       *planned = std::move(*answer);
   }

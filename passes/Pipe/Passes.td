@@ -23,6 +23,7 @@ def PartitionStagesPass : Pass<"pipe-partition-stages", "::mlir::ModuleOp"> {
     Option<"partition", "partition", "std::string", /*default=*/"\"frozen_aware\"", "frozen_aware, uniform, parameters or flops.">,
     Option<"recompute", "recompute", "std::string", /*default=*/"\"auto\"", "auto: where memory forces it; else never here.">,
     Option<"frozen", "frozen", "std::string", /*default=*/"\"auto\"", "stage: the frozen prefix is not spread over ranks.">,
+    Option<"splitPrefix", "split-prefix", "bool", /*default=*/"false", "With replicas: what is frozen below all that trains is a chunk of its own.">,
     Option<"precision", "precision", "std::string", /*default=*/"\"f32\"", "For costs: f32, bf16 or layered.">,
     Option<"target", "target", "std::string", /*default=*/"\"cpu\"", "For costs: cpu or cuda.">,
     Option<"cluster", "cluster", "std::string", /*default=*/"", "Cluster file; empty: this machine.">,
@@ -41,6 +42,17 @@ def SchedulePass : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 
+def RunPrefixAheadPass : Pass<"pipe-run-prefix-ahead", "::mlir::ModuleOp"> {
+  let summary = "Run the frozen prefix of the next step while gradients are summed";
+  let description = [{
+    Where there are replicas, the forward ops of chunks that nothing trains in
+    and below go from where they are to the end of the program, before
+    `optimizer`, and are of the next step's micro-batches. Each has a slot of
+    its own, which lives until that step has sent what is in it.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+}
+
 def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleOp"> {
   let summary = "Send what one chunk makes and another reads";
   let description = [{
@@ -51,6 +63,22 @@ def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleO
     to the users after `optimizer`. `after` orders what shares a slot.
   }];
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
+}
+
+def OverlapStreamsPass : Pass<"pipe-overlap-streams", "::mlir::ModuleOp"> {
+  let summary = "Sum gradients over replicas while backward runs";
+  let description = [{
+    Cuts the all_reduce of a rank into buckets: gradients in the order in which
+    they get their final value. A bucket begins after the call that fills it, of
+    the last backward or weight op of its chunk; gradients with several uses
+    come last, after `combine`. A few buckets are under way at once, each waits
+    for the one whose room it takes. The optimizer waits for all.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+  let options = [
+    Option<"bucketBytes", "bucket-bytes", "int64_t", /*default=*/"0",
+           "Bytes of gradients from which a bucket is full; 0: an eighth of a rank's, within 16 KiB and 25 MiB.">
+  ];
 }
 
 def PlanMemoryPass : Pass<"pipe-plan-memory", "::mlir::ModuleOp"> {

@@ -9,7 +9,8 @@
 //
 // Slots hold what micro-batches in flight keep; the shared part what lives in
 // one sequence only, and the values of an evaluation. Scratch belongs to the
-// call that runs, and to all_reduce.
+// call that runs; behind it is the room of all_reduces, which those share that
+// are never under way together.
 //
 //===----------------------------------------------------------------------===//
 
@@ -70,6 +71,7 @@ private:
                    const Places &places);
   LogicalResult placeGradients();
   void placeMessages();
+  void placeReductions();
   ArenaAttr scratch(StringRef kernel) {
     return memory.arena(scratchBegin, kernels.scratchBytes(kernel));
   }
@@ -203,8 +205,12 @@ LogicalResult Planner::placeCells() {
 
 /// Slots of all chunks, then the shared part.
 void Planner::placeSlots() {
-  // One micro-batch in one chunk: its values may share all memory.
-  bool oneSlot = chunks.size() == 1 && chunks.front().slotCount <= 1;
+  // One micro-batch in one chunk: its values may share all memory, unless they
+  // live on from one step to the next.
+  bool runsAhead = llvm::any_of(rank.getOps<ForwardOp>(),
+                                [](ForwardOp op) { return op.getAhead(); });
+  bool oneSlot =
+      chunks.size() == 1 && chunks.front().slotCount <= 1 && !runsAhead;
   int64_t at = memory.cells.end();
   for (Chunk &chunk : chunks) {
     chunk.layout.place(oneSlot);
@@ -398,7 +404,7 @@ LogicalResult Planner::placeGradients() {
   return result;
 }
 
-/// Gives sends and receives, and all_reduce, their ranges.
+/// Gives sends and receives their ranges.
 void Planner::placeMessages() {
   SymbolTable symbols(module);
   auto placeOf = [&](EdgeOp edge, bool isSend) -> Attribute {
@@ -426,13 +432,57 @@ void Planner::placeMessages() {
     if (auto recv = dyn_cast<RecvOp>(op))
       recv.setPlaceAttr(
           placeOf(symbols.lookup<EdgeOp>(recv.getEdge()), /*isSend=*/false));
-    if (auto reduce = dyn_cast<AllReduceOp>(op))
-      reduce.setPlaceAttr(memory.ownedGradients());
   });
+}
+
+/// Gives all_reduces what they sum, and room for each other replica's part of
+/// what this one adds. One that waits for another may take its room.
+void Planner::placeReductions() {
+  struct Room {
+    int64_t bytes;
+    Operation *last; // the all_reduce that has it
+  };
+  int64_t others = plan.getReplicas() - 1;
+  SmallVector<Room> rooms;
+  SmallVector<std::pair<AllReduceOp, size_t>> found;
+  for (AllReduceOp reduce : rank.getOps<AllReduceOp>()) {
+    ArenaAttr place = memory.ownedGradients();
+    if (auto params = reduce.getParams(); params && !params->empty())
+      place = memory.gradientsOf(
+          cast<FlatSymbolRefAttr>((*params)[0]).getAttr(),
+          cast<FlatSymbolRefAttr>((*params)[params->size() - 1]).getAttr());
+    reduce.setPlaceAttr(place);
+    int64_t shard =
+        alignBytes(llvm::divideCeil(place.getBytes(), plan.getReplicas()));
+    int64_t bytes = others * std::min(shard, kExchangeBytes);
+    auto isFree = [&](const Room &room) {
+      return llvm::any_of(reduce.getAfter(), [&](Value event) {
+        return event.getDefiningOp() == room.last;
+      });
+    };
+    auto it = llvm::find_if(rooms, isFree);
+    if (it == rooms.end())
+      it = &rooms.emplace_back(Room{0, nullptr});
+    *it = {std::max(it->bytes, bytes), reduce};
+    found.push_back({reduce, it - rooms.begin()});
+  }
+  for (auto [reduce, number] : found) {
+    int64_t begin = scratchBegin + scratchSize;
+    for (const Room &room : ArrayRef(rooms).take_front(number))
+      begin += room.bytes;
+    reduce.setRoomAttr(memory.arena(begin, rooms[number].bytes));
+  }
+  for (const Room &room : rooms)
+    scratchSize += room.bytes;
 }
 
 LogicalResult Planner::run() {
   collectChunks();
+  for (AllReduceOp reduce : rank.getOps<AllReduceOp>())
+    if (auto params = reduce.getParams())
+      for (Attribute param : *params)
+        memory.gradientOrder.push_back(
+            cast<FlatSymbolRefAttr>(param).getAttr());
   SmallVector<func::CallOp> calls = allCalls();
   for (func::CallOp call : calls)
     if (!kernels.find(call.getCallee()))
@@ -453,13 +503,7 @@ LogicalResult Planner::run() {
   for (auto &[key, place] : memory.panels)
     scratchSize =
         std::max(scratchSize, alignBytes(kernels.scratchBytes(key.second)));
-  if (int64_t others = plan.getReplicas() - 1) {
-    // Room for each other replica's part of the gradients that this one adds.
-    int64_t shard = alignBytes(llvm::divideCeil(
-        memory.ownedGradients().getBytes(), plan.getReplicas()));
-    scratchSize =
-        std::max(scratchSize, others * std::min(shard, kExchangeBytes));
-  }
+  placeReductions();
 
   if (failed(placeGradients()))
     return failure();

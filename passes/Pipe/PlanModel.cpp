@@ -335,6 +335,18 @@ static llvm::Error readProfile(StringRef path, planner::ModelCosts &model) {
 // Plans
 //===----------------------------------------------------------------------===//
 
+/// Bytes of compressed gradients over those of f32: what stands in messages
+/// (docs/GradientCompression.md).
+static double wireRatio(StringRef compression) {
+  // Of four values two are sent, with four bits that say which.
+  constexpr double positionBits = 4.0 / 4, scaleBits = 32.0 / 256;
+  return llvm::StringSwitch<double>(compression)
+      .Case("bf16", 16.0 / 32)
+      .Case("sparse24", (16.0 / 2 + positionBits) / 32)
+      .Case("sparse24-int8", ((8.0 + scaleBits) / 2 + positionBits) / 32)
+      .Default(1);
+}
+
 static planner::PlanRequest makeRequest(const PlanOptions &options,
                                         bool splitsWeight) {
   planner::PlanRequest request;
@@ -362,6 +374,7 @@ static planner::PlanRequest makeRequest(const PlanOptions &options,
                           : planner::RecomputeKind::None;
   request.splitsWeight = splitsWeight;
   request.mayReplicatePrefix = options.frozen != "stage";
+  request.sync = {wireRatio(options.compression), options.overlap};
   return request;
 }
 

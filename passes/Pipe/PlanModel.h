@@ -18,10 +18,14 @@ struct PlanOptions {
   std::string partition = "frozen_aware";
   std::string recompute = "auto";
   std::string frozen = "auto";
+  /// With replicas, layers below all that trains are a chunk of their own.
+  bool splitPrefix = false;
   std::string precision = "f32";
   std::string target = "cpu";
-  std::string cluster; ///< File; empty: this machine.
-  std::string profile; ///< File; empty: none.
+  std::string compression = "none"; ///< Of gradients, between replicas.
+  bool overlap = true;              ///< Gradients travel while ranks compute.
+  std::string cluster;              ///< File; empty: this machine.
+  std::string profile;              ///< File; empty: none.
   /// Of each device's memory that plans leave free: what an earlier plan
   /// lacked.
   int64_t reserveBytes = 0;
@@ -63,6 +67,10 @@ struct PlannedModel {
 /// Measures the model and plans it. Fails with a message.
 mlir::FailureOr<PlannedModel> planModel(mlir::ModuleOp module,
                                         const PlanOptions &options);
+
+/// The same plan, with the layers below all that trains in a chunk of their
+/// own: the chunk in which they end becomes two on the same rank.
+planner::Plan splitPrefix(planner::Plan plan, const planner::ModelCosts &costs);
 
 /// The pass pipe-partition-stages. `planned`, if not null, gets what the
 /// planner answered; it must outlive the pass.

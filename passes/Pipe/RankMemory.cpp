@@ -132,10 +132,19 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
   }
   placePanels(calls);
   gradients.begin = weights.end();
+  SymbolTable symbols(module);
+  llvm::DenseSet<StringAttr> inBuckets(gradientOrder.begin(),
+                                       gradientOrder.end());
+  // What has no bucket, then the buckets' in their order.
+  llvm::MapVector<StringAttr, nn::ParamOp> owned;
   for (nn::ParamOp param : mine)
-    if (isOwned(param))
-      ownOffsets[param.getSymNameAttr()] =
-          gradients.take(byteSize(param.getValueType()));
+    if (isOwned(param) && !inBuckets.contains(param.getSymNameAttr()))
+      owned[param.getSymNameAttr()] = param;
+  for (StringAttr name : gradientOrder)
+    owned[name] = symbols.lookup<nn::ParamOp>(name);
+  for (auto &[name, param] : owned)
+    ownOffsets[param.getSymNameAttr()] =
+        gradients.take(byteSize(param.getValueType()));
   ownedBytes = gradients.bytes;
   OpBuilder::InsertionGuard guard(builder);
   placeAccumulators(builder);
@@ -159,6 +168,12 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
   }
   cells.begin = optimizer.end();
   return success();
+}
+
+ArenaAttr RankMemory::gradientsOf(StringAttr first, StringAttr last) {
+  auto param = module.lookupSymbol<nn::ParamOp>(last);
+  int64_t begin = ownOffsets.lookup(first), end = ownOffsets.lookup(last);
+  return arena(begin, end - begin + byteSize(param.getValueType()));
 }
 
 ArenaAttr RankMemory::cell(StringRef name, Type type) {

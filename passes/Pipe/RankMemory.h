@@ -57,6 +57,10 @@ public:
   RankMemory(mlir::ModuleOp module, const StepGraph &graph,
              const Kernels &kernels, int64_t stage);
 
+  /// Owned parameters in the order in which their gradients lie in the arena;
+  /// those that are not named come first, in the order of the module.
+  llvm::SmallVector<mlir::StringAttr> gradientOrder;
+
   /// Places parameters, accumulators and states; writes place_param, place_use.
   mlir::LogicalResult placeParams(mlir::OpBuilder &builder,
                                   llvm::ArrayRef<mlir::func::CallOp> calls);
@@ -72,6 +76,8 @@ public:
   int64_t accumulator(unsigned use) const { return accumulators.lookup(use); }
   /// A trainable parameter's value.
   ArenaAttr valueOf(mlir::StringAttr param) const;
+  /// The gradients of consecutive parameters of `gradientOrder`.
+  ArenaAttr gradientsOf(mlir::StringAttr first, mlir::StringAttr last);
   /// Gradients of owned parameters: one range.
   ArenaAttr ownedGradients() const {
     return arena(gradients.begin, ownedBytes);

@@ -207,7 +207,7 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
         ForwardOp::create(builder, loc, event, chunk, microBatch,
                           own.take(microBatch, timed.begin,
                                    times.backward[chunk][microBatch]),
-                          ValueRange());
+                          /*ahead=*/false, ValueRange());
         if (!costs.hasBackward && !costs.hasWeight)
           own.release(
               microBatch,
@@ -229,10 +229,15 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
             microBatch, timed.end,
             lastBegin(readers.backward[chunk], times.backward, microBatch));
     }
-    CombineOp::create(builder, loc, event, ValueRange());
+    auto combine = CombineOp::create(builder, loc, event, ValueRange());
+    SmallVector<Value> sums;
     if (plan.getReplicas() > 1)
-      AllReduceOp::create(builder, loc, event, Attribute(), ValueRange());
-    OptimizerOp::create(builder, loc, event, ValueRange());
+      sums.push_back(AllReduceOp::create(builder, loc, event, IntegerAttr(),
+                                         ArrayAttr(), Attribute(), ArenaAttr(),
+                                         IntegerAttr(),
+                                         ValueRange(combine.getEvent()))
+                         .getEvent());
+    OptimizerOp::create(builder, loc, event, sums);
   }
 };
 } // namespace

@@ -27,6 +27,7 @@ struct Judgement {
   bool splitsWeight = false;
   bool overlapsSteps = false;
   bool ignoresMemory = false;
+  SyncPolicy sync;
   /// Micro-batches in flight, as a multiple of what one holds, for which
   /// memory is made by recomputation; by rank, 1 where empty.
   std::vector<double> inFlight;

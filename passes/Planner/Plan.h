@@ -58,6 +58,14 @@ struct ModelCosts {
 enum class PartitionKind { FrozenAware, Uniform, Parameters, Flops };
 enum class RecomputeKind { None, Auto, Full };
 
+/// How gradients are summed over replicas.
+struct SyncPolicy {
+  double bytesRatio = 1; ///< Bytes on the wire over those of f32.
+  /// Parts are sent while the last backward runs, and while the frozen prefix
+  /// of the next step does.
+  bool overlaps = false;
+};
+
 struct PlanRequest {
   int stages = 0;   ///< 0: chosen, with replicas, from `ranks`.
   int replicas = 0; ///< 0: chosen.
@@ -76,6 +84,7 @@ struct PlanRequest {
   bool mayReplicatePrefix = true;
   /// Ranks go on with the next step alone (ScheduleProblem::overlapsSteps).
   bool overlapsSteps = false;
+  SyncPolicy sync;
 };
 
 /// A chunk of a plan.
@@ -88,8 +97,9 @@ struct RankPlan {
   int device = 0; ///< Of the first replica.
   int64_t weightBytes = 0, gradientBytes = 0, optimizerBytes = 0,
           residualBytes = 0, transientBytes = 0, fixedBytes = 0;
-  double forwardSeconds = 0, backwardSeconds = 0;         ///< Of a step.
-  int64_t activationBytesSent = 0, gradientBytesSent = 0; ///< Of a step.
+  double forwardSeconds = 0, backwardSeconds = 0; ///< Of a step.
+  /// Of a step. Gradients: of activations, and what replicas exchange.
+  int64_t activationBytesSent = 0, gradientBytesSent = 0;
 
   int64_t memoryBytes() const {
     return weightBytes + gradientBytes + optimizerBytes + residualBytes +
@@ -121,9 +131,10 @@ struct Plan {
   ScheduleProblem problem; ///< Costs of the chunks on their devices.
   Orders orders;
   Simulation simulation;
-  double syncSeconds = 0;         ///< All-reduce of gradients.
+  double syncSeconds = 0;         ///< All-reduce of gradients: what it adds.
+  double hiddenSyncSeconds = 0;   ///< And what runs beside computation.
   double optimizerSeconds = 0;    ///< Of the slowest rank.
-  double stepSeconds = 0;         ///< Makespan, gradient sync and optimizer.
+  double stepSeconds = 0;         ///< Makespan, added sync and optimizer.
   std::vector<std::string> notes; ///< "zero_bubble cannot help: ...".
   std::vector<Alternative> alternatives;
 };

@@ -30,34 +30,14 @@ static constexpr double kUsualTasks = 2000;
 static constexpr double kPromising = 2;
 static constexpr size_t kMostSites = 4;
 
-/// Gradient sync and optimizer, of the slowest rank.
-void mgq::planner::addSteps(const CostModel &costs, const Layout &layout,
-                            double &sync, double &optimizer) {
-  sync = optimizer = 0;
-  for (int rank = 0; rank < costs.stages(); ++rank) {
-    int64_t gradients = 0, states = 0;
-    for (int c = 0; c < layout.chunks(); ++c) {
-      if (layout.ranks[c].front() != rank)
-        continue;
-      for (int l = layout.bounds[c]; l < layout.bounds[c + 1]; ++l) {
-        gradients += costs.model.layers[l].gradientBytes;
-        states += costs.model.layers[l].optimizerBytes;
-      }
-    }
-    sync = std::max(sync, costs.syncSeconds(rank, gradients));
-    optimizer =
-        std::max(optimizer, costs.optimizerSeconds(rank, gradients, states));
-  }
-}
-
 static bool isBetter(const Entry &a, const Entry &b) {
   return a.score != b.score ? a.score < b.score : a.number < b.number;
 }
 
 static void score(Entry &entry) {
-  double sync, optimizer;
-  addSteps(*entry.costs, entry.candidate.layout, sync, optimizer);
-  entry.score = (entry.candidate.seconds + sync + optimizer) /
+  StepEnd end =
+      stepEnd(*entry.costs, entry.candidate.layout, entry.candidate.judgement);
+  entry.score = (entry.candidate.seconds + end.seconds()) /
                 (double(entry.candidate.judgement.microBatches) *
                  entry.costs->stageDevices.replicas());
 }
@@ -256,6 +236,7 @@ static void addCandidates(const std::shared_ptr<CostModel> &costs,
   candidate.judgement.recompute = request.recompute;
   candidate.judgement.splitsWeight = request.splitsWeight;
   candidate.judgement.overlapsSteps = request.overlapsSteps;
+  candidate.judgement.sync = request.sync;
   candidate.layout = Layout::roundRobin(stages, stages * perRank, spread);
   if (candidate.layout.chunks() > costs->layerCount())
     return;

@@ -22,9 +22,24 @@ struct Entry {
   int number = 0; ///< Simpler candidates come first.
 };
 
-/// Gradient sync and optimizer, of the slowest rank.
-void addSteps(const CostModel &costs, const Layout &layout, double &sync,
-              double &optimizer);
+/// What follows the last task of a step, of the slowest rank.
+struct StepEnd {
+  double sync = 0;       ///< Of the gradients' all-reduce, what nothing hides.
+  double hiddenSync = 0; ///< What runs beside computation, on that rank.
+  double optimizer = 0;
+
+  double seconds() const { return sync + optimizer; }
+};
+
+/// With a simulation of the step: a rank that ends early exchanges its
+/// gradients while others still compute.
+StepEnd stepEnd(const CostModel &costs, const Layout &layout,
+                const Judgement &judgement,
+                const Simulation *simulation = nullptr);
+
+/// Bytes that a rank sends to other replicas in a step.
+int64_t syncBytes(const CostModel &costs, const Layout &layout,
+                  const SyncPolicy &sync, int rank);
 
 /// Share of weight gradients, which can run apart, in backward work.
 double weightWork(const ModelCosts &model);

@@ -191,8 +191,11 @@ void mgq::planner::printPlan(llvm::raw_ostream &os, const Plan &plan,
   os << "step " << secondText(plan.stepSeconds) << ": schedule "
      << secondText(plan.simulation.makespan) << " (bubble "
      << percent(plan.simulation.bubble) << "), gradient sync "
-     << secondText(plan.syncSeconds) << ", optimizer "
-     << secondText(plan.optimizerSeconds) << "\n\n";
+     << secondText(plan.syncSeconds)
+     << (plan.hiddenSyncSeconds > 0
+             ? " (" + secondText(plan.hiddenSyncSeconds) + " more hidden)"
+             : std::string())
+     << ", optimizer " << secondText(plan.optimizerSeconds) << "\n\n";
   printLayers(os, plan, model);
   os << '\n';
   printRanks(os, plan, cluster);

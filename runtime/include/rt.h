@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 5
+#define MGQ_ABI_VERSION 6
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -201,7 +201,8 @@ typedef enum mgq_op_kind {
   MGQ_OP_SEND,       /* begins to send `bytes` at `place` to stage `peer` */
   MGQ_OP_RECEIVE,    /* lets `bytes` from stage `peer` arrive at `place` */
   MGQ_OP_COMBINE,    /* adds the uses of owned parameters */
-  MGQ_OP_ALL_REDUCE, /* sums `bytes` at `place` over replicas, in their order */
+  MGQ_OP_ALL_REDUCE, /* begins to sum a bucket of gradients, `bytes` at `place`,
+                        over replicas, in their order */
   MGQ_OP_OPTIMIZER
 } mgq_op_kind;
 
@@ -213,8 +214,8 @@ typedef enum mgq_traffic {
 } mgq_traffic;
 
 /* One entry of a rank's program of a step. The rank executes them in order;
- * sends and receives are only begun, and are done at the latest where a later
- * op waits for them, or at the end of the program. */
+ * sends, receives and all_reduces are only begun, and are done at the latest
+ * where a later op waits for them, or at the end of the program. */
 typedef struct mgq_op {
   int32_t kind;
   int32_t chunk;       /* local index, -1: none */
@@ -227,9 +228,24 @@ typedef struct mgq_op {
   int32_t traffic;
   mgq_ref place;
   int64_t bytes;
-  /* Indices of earlier sends and receives that must be done first. */
+  /* Indices of earlier sends, receives and all_reduces that must be done
+   * first. */
   const int32_t *waits;
   int32_t wait_count;
+  /* 1: of the next step, unless there is none: forward of a frozen prefix, and
+   * its messages. Before a step for which that has not been done these ops are
+   * run first, in their order. */
+  int32_t ahead;
+  /* All_reduces. The number among those of the rank, the same in all replicas;
+   * room in the arena for what others send. It begins as soon as call number
+   * `begins_after` of the backward or weight op of index `begins_in` has run,
+   * and all_reduces that it waits for are done; `begins_in` -1: at its place
+   * in the program. */
+  int32_t bucket;
+  int32_t begins_in;
+  int32_t begins_after;
+  mgq_ref room;
+  int64_t room_bytes;
 } mgq_op;
 
 /* Key and value, in the model's metadata. */
@@ -301,11 +317,6 @@ typedef struct mgq_rank {
   const mgq_op *evaluate_ops; /* one record */
   int32_t evaluate_op_count;
 
-  /* Room for MGQ_OP_ALL_REDUCE and for gathering checkpoints: a range of the
-   * arena. */
-  int64_t exchange_offset;
-  int64_t exchange_bytes;
-
   int64_t arena_bytes;
   mgq_memory memory;
   int64_t step_flops;
@@ -369,6 +380,13 @@ void mgq_index_error(const char *what, int64_t index, int64_t size);
 /*===--- Transports
  * ---------------------------------------------------------===*/
 
+/* When a message travelled, in seconds of CLOCK_MONOTONIC: from when it could
+ * (both its sides had begun, its link was free) until it was there. `begin` <
+ * 0: this end does not know. */
+typedef struct mgq_span {
+  double begin, end;
+} mgq_span;
+
 /* How ranks reach each other. One rank's end; its functions are called by the
  * rank's own thread only, except `abort`. Functions return 0, or nonzero after
  * a fault, whose text `error` has then: "rank 2: no sign of life for 300 s". */
@@ -387,8 +405,15 @@ typedef struct mgq_transport {
   /* Sleeps until the message is done. Request -1 does not sleep: it says that
    * this rank is alive, and fails if another has aborted. A rank that computes
    * for long calls it now and then; a wait fails if the rank waited for, or the
-   * one that this waits for in turn, has made no call for the timeout. */
-  int32_t (*wait)(void *self, int64_t request);
+   * one that this waits for in turn, has made no call for the timeout. `span`
+   * may be null. */
+  int32_t (*wait)(void *self, int64_t request, mgq_span *span);
+  /* The same without sleeping: a message is done, and its request is over, if
+   * *done is 1; else it is 0. */
+  int32_t (*test)(void *self, int64_t request, int32_t *done, mgq_span *span);
+  /* Sleeps until `test` may have news of one of `count` > 0 requests, all of
+   * which stay open. It may return early. */
+  int32_t (*wait_any)(void *self, const int64_t *requests, int32_t count);
   /* All ranks: `all` gets size times bytes, in rank order. */
   int32_t (*all_gather)(void *self, const void *mine, int64_t bytes, void *all);
   const char *(*error)(void *self);

@@ -31,17 +31,18 @@ def main():
         )  # fmt: skip
         return int(report.read_text())
 
-    for model, stages in (("a1", 1), ("a9", 1), ("a1", 3)):
+    for model, stages, replicas in (("a1", 1, 1), ("a9", 1, 1), ("a1", 3, 1), ("a1", 2, 2)):
+        what = f"{model} on {stages} x {replicas}"
         executable = test.compile(
             DATA / model / "model.onnx", MODELS[model], "--micro-batches=2",
-            f"--stages={stages}", name=f"{model}-{stages}",
+            f"--stages={stages}", f"--replicas={replicas}", name=what,
         )  # fmt: skip
         data = DATA / model / "inputs.safetensors"
         few, many = (count(executable, data, steps) for steps in (110, 160))
-        test.check(few > 100, f"{model} on {stages} the counter counts: {few}")
-        test.check(few == many, f"{model} on {stages} {few} calls in 110 steps, {many} in 160")
+        test.check(few > 100, f"{what}: the counter counts: {few}")
+        test.check(few == many, f"{what}: {few} calls in 110 steps, {many} in 160")
         saved = count(executable, data, 110, "--output-dir", test.work / "out")
-        test.check(saved > few, f"{model} on {stages} the counter sees a checkpoint: {saved}")
+        test.check(saved > few, f"{what}: the counter sees a checkpoint: {saved}")
     test.end()
 
 

@@ -49,6 +49,26 @@ static void exchange(Group &group) {
   group.receiveNow(nullptr, 0, peer, 7);
 }
 
+/// What is not there yet does not block; what arrives is seen.
+static void poll(Group &group) {
+  int32_t peer = 1 - group.rank();
+  int first = 0, second = 0, value = 3;
+  std::vector<int64_t> open = {group.receive(&first, 4, peer, 5),
+                               group.receive(&second, 4, peer, 6)};
+  require(!group.test(open[0]), "a message that nobody sent");
+  group.allGather(0);
+  int64_t send = group.send(&value, 4, peer, 6);
+  mgq_span span;
+  while (!group.test(open[1], &span))
+    group.waitAny(open);
+  require(second == 3 && first == 0 && span.end > 0, "a message that came");
+  group.wait(send, &span);
+  require(span.begin > 0 && span.begin <= span.end, "the times of a send");
+  group.allGather(0);
+  group.sendNow(&value, 4, peer, 5);
+  group.wait(open[0]);
+}
+
 /// A message goes on while its sender computes, and a waiting rank sleeps.
 static void progress(Group &group) {
   std::vector<char> block(64 << 20, 1);
@@ -113,6 +133,7 @@ int main(int argc, char **argv) {
     mgq_transport *transport = openPlugin("mpi", MGQ_PLUGIN_FOLDER, 30);
     Group group(*transport);
     exchange(group);
+    poll(group);
     for (int round = 0; round < 50; ++round) {
       std::vector<int> all = group.allGather(10 * round + group.rank());
       require(all[0] == 10 * round && all[1] == 10 * round + 1, "a gather");

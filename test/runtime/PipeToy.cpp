@@ -233,8 +233,6 @@ mgq_program Builder::build() {
       rank.outputs = keep<mgq_output_place>({{0, at(loss)}, {1, at(accuracy)}});
       rank.output_count = 2;
     }
-    rank.exchange_bytes = plan.replicas > 1 ? 256 : 0; // Many rounds.
-    rank.exchange_offset = stage.take(rank.exchange_bytes);
   }
   schedule(all);
 

@@ -156,7 +156,7 @@ void Builder::addTail(std::vector<Stage> &all) {
                 std::vector<int32_t> waits = {}) {
     mgq_op op = {};
     op.kind = kind;
-    op.chunk = op.micro_batch = op.slot = -1;
+    op.chunk = op.micro_batch = op.slot = op.begins_in = -1;
     op.peer = peer;
     op.tag = tag;
     op.traffic = traffic;
@@ -180,13 +180,21 @@ void Builder::addTail(std::vector<Stage> &all) {
         &stage == &first ? waits : std::vector<int32_t>());
     int64_t bytes = stage.gradsEnd - stage.gradsBegin;
     int64_t half = bytes / 128 * 64;
+    std::vector<int32_t> buckets;
     if (plan.replicas > 1 && bytes) {
-      add(stage, MGQ_OP_ALL_REDUCE, at(stage.gradsBegin), half);
-      add(stage, MGQ_OP_ALL_REDUCE, at(stage.gradsBegin + half), bytes - half);
+      auto reduce = [&](int64_t begin, int64_t size) {
+        buckets.push_back(add(stage, MGQ_OP_ALL_REDUCE, at(begin), size));
+        mgq_op &op = stage.ops.back();
+        op.bucket = static_cast<int32_t>(buckets.size()) - 1;
+        op.room_bytes = 256; // Many rounds.
+        op.room = at(stage.take(op.room_bytes));
+      };
+      reduce(stage.gradsBegin, half);
+      reduce(stage.gradsBegin + half, bytes - half);
     }
     // One stage leaves the op out: it takes part all the same.
     if (plan.stages < 3 || stage.index != 1)
-      add(stage, MGQ_OP_OPTIMIZER);
+      add(stage, MGQ_OP_OPTIMIZER, {}, 0, -1, -1, 0, buckets);
   }
   if (plan.stages == 1)
     return;

@@ -124,6 +124,23 @@ TEST_F(Pipeline, ReplicasSplitTheStep) {
   expectSameTensors("a/checkpoint-8", "b/checkpoint-8");
 }
 
+// An artificial link takes time, and nothing else.
+TEST_F(Pipeline, LinksChangeNoBit) {
+  std::vector<std::string> plan = {"TOY_STAGES=2", "TOY_REPLICAS=2"};
+  run(plan, {"--steps=4", "--log-file=a.log", "--output-dir=a"});
+  for (const char *link : {"delay=1e-3,bandwidth=1e6",
+                           "delay=2e-3,replicas-only", "bandwidth=1e5"}) {
+    std::vector<std::string> linked = plan;
+    linked.push_back(std::string("MGQ_TEST_LINK=") + link);
+    run(linked, {"--steps=4", "--log-file=b.log", "--output-dir=b"});
+    EXPECT_EQ(readLog(dir / "b.log"), readLog(dir / "a.log")) << link;
+    expectSameTensors("b/checkpoint-4", "a/checkpoint-4");
+  }
+  plan.emplace_back("MGQ_TEST_LINK=slow");
+  EXPECT_THAT(run(plan, {"--steps=4"}, 2).error,
+              StartsWith("error: MGQ_TEST_LINK is 'slow', expected delay="));
+}
+
 // Records are dealt out to replicas, and summed in their own order.
 TEST_F(Pipeline, EvaluationChangesNoBit) {
   writeFile(dir / "e.safetensors", tensorFile(pipeData(700, 6)));

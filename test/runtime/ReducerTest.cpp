@@ -1,6 +1,7 @@
 //===- ReducerTest.cpp - Sums over replicas -------------------------------===//
 
-#include "runtime/src/common/Reducer.h"
+#include "runtime/src/common/Arena.h"
+#include "runtime/src/common/Collective.h"
 #include "runtime/src/local/ThreadTransport.h"
 #include "test/runtime/ToyModel.h"
 #include <cmath>
@@ -27,12 +28,9 @@ static void check(int replicas, int64_t count, int64_t roomBytes) {
   mgq_op op = {};
   op.kind = MGQ_OP_ALL_REDUCE;
   op.bytes = count * 4;
+  op.room_bytes = roomBytes;
+  int64_t roomOffset = (count * 4 + 63) / 64 * 64;
   mgq_rank rank = {};
-  rank.ops = &op;
-  rank.op_count = 1;
-  rank.exchange_bytes = roomBytes;
-  rank.exchange_offset = (count * 4 + 63) / 64 * 64;
-  rank.arena_bytes = rank.exchange_offset + roomBytes;
   mgq_program program = {};
   program.stages = 1;
   program.replicas = replicas;
@@ -48,11 +46,20 @@ static void check(int replicas, int64_t count, int64_t roomBytes) {
     threads.emplace_back([&, replica] {
       Group group(transport.end(replica));
       RankView view(program, replica);
-      Arena arena(rank.arena_bytes);
-      Reducer reducer(view, arena, group);
-      std::vector<float> values = valuesOf(replica, count);
-      memcpy(arena.at(0), values.data(), count * 4);
-      int64_t sent = reducer.allReduce(arena.at(0), count * 4);
+      Arena arena(roomOffset + roomBytes);
+      auto *values = reinterpret_cast<float *>(arena.at(0));
+      HiddenTime times(1000, 0);
+      auto sum = makeDenseAllReduce(
+          view, {&op, values, arena.at(roomOffset), TagReduce}, group, &times);
+      // Used again in each step.
+      for (int step = 0; step < 2; ++step) {
+        std::vector<float> mine = valuesOf(replica, count);
+        memcpy(values, mine.data(), count * 4);
+        sum->begin();
+        while (!sum->advance())
+          group.waitAny(sum->requests());
+      }
+      int64_t sent = sum->sentBytes() / 2;
       EXPECT_EQ(memcmp(arena.at(0), expected.data(), count * 4), 0)
           << replicas << " replicas, " << count << " values, " << roomBytes;
       // Each value goes out once and comes back to all others.
@@ -75,10 +82,8 @@ TEST(Reducer, NeedsRoomForWhatItReduces) {
   mgq_op op = {};
   op.kind = MGQ_OP_ALL_REDUCE;
   op.bytes = 4;
+  op.room_bytes = 64;
   mgq_rank rank = {};
-  rank.ops = &op;
-  rank.op_count = 1;
-  rank.exchange_bytes = 64;
   mgq_program program = {};
   program.stages = 1;
   program.replicas = 3;
@@ -86,9 +91,45 @@ TEST(Reducer, NeedsRoomForWhatItReduces) {
   ThreadTransport transport(3, 20);
   Group group(transport.end(0));
   RankView view(program, 0);
-  Arena arena(1024);
-  EXPECT_THROW(Reducer(view, arena, group), Error);
-  op.bytes = 0;
-  rank.exchange_bytes = 0;
-  EXPECT_EQ(Reducer(view, arena, group).allReduce(arena.at(0), 0), 0);
+  std::vector<std::byte> room(64);
+  float value = 1;
+  Bucket bucket = {&op, &value, room.data(), TagReduce};
+  EXPECT_THROW(makeDenseAllReduce(view, bucket, group, nullptr), Error);
+  op.bytes = op.room_bytes = 0;
+  auto nothing = makeDenseAllReduce(view, bucket, group, nullptr);
+  nothing->begin();
+  EXPECT_TRUE(nothing->advance());
+  EXPECT_EQ(nothing->sentBytes(), 0);
+}
+
+// By hand: [1, 3] and [2, 5] are one stretch of 4 s, [7, 8] another of 1 s. The
+// rank computes in [0, 2.5], [4, 4.5] and [6, 7.25]: hidden are 1.5 + 0.5 +
+// 0.25. The first gradient is there at 0.5, the optimizer begins at 7: it could
+// have been 2 + 0.5 + 1 of computation.
+TEST(HiddenTime, JoinsMessagesAndComputation) {
+  HiddenTime times(8, 8);
+  times.startStep();
+  times.addMessage({7, 8});
+  times.addMessage({1, 3});
+  times.addMessage({2, 5});
+  times.addMessage({-1, 9}); // Not known.
+  times.addBusy(0, 2.5);
+  times.gradientReady(0.5);
+  times.gradientReady(0.75);
+  times.addBusy(4, 4.5);
+  times.addBusy(6, 7.25);
+  times.optimizerBegins(7);
+  times.endStep();
+  EXPECT_DOUBLE_EQ(times.time().total, 5);
+  EXPECT_DOUBLE_EQ(times.time().hidden, 2.25);
+  EXPECT_DOUBLE_EQ(times.time().largest, 3.5);
+  times.startStep();
+  times.addMessage({1, 2});
+  times.addBusy(0, 10);
+  times.endStep();
+  EXPECT_DOUBLE_EQ(times.time().total, 6);
+  EXPECT_DOUBLE_EQ(times.time().hidden, 3.25);
+  EXPECT_DOUBLE_EQ(times.time().largest, 4.5);
+  times.reset();
+  EXPECT_EQ(times.time().total, 0);
 }

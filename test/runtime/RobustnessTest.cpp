@@ -206,8 +206,8 @@ TEST_F(Robust, UsageExitsWithTwo) {
               HasSubstr("needs --output-dir"));
   EXPECT_THAT(usage({"--steps=1", "--learning-rate-of=x"}),
               HasSubstr("GLOB=X"));
-  for (std::string option : {"--loss-scale=dynamic", "--adapt-every=2",
-                             "--replay=f", "--cache-frozen=memory"})
+  for (std::string option :
+       {"--adapt-every=2", "--replay=f", "--cache-frozen=memory"})
     EXPECT_THAT(run({"--steps=1", option}, 1).error,
                 HasSubstr("error: not supported yet: --"));
   RunResult result =

@@ -162,6 +162,10 @@ static nlohmann::ordered_json stateJson(const mgq_program &program,
   json["empty_steps"] = state.emptySteps;
   json["nonfinite_steps"] = state.nonfiniteSteps;
   json["clip_history"] = state.clipHistory;
+  if (state.lossScale.scale > 0)
+    json["loss_scale"] = {{"scale", state.lossScale.scale},
+                          {"clean_steps", state.lossScale.cleanSteps},
+                          {"hysteresis", state.lossScale.hysteresis}};
   json["seed"] = state.seed;
   json["shuffle"] = state.shuffle;
   json["records"] = state.records;
@@ -273,6 +277,24 @@ static void checkMasters(const SafetensorsFile &model,
   }
 }
 
+/// Of a run with a dynamic scale; others have none.
+static LossScaleState parseLossScale(const std::string &path,
+                                     const nlohmann::json &json) {
+  LossScaleState state;
+  if (!json.contains("loss_scale"))
+    return state;
+  const nlohmann::json &saved = json["loss_scale"];
+  state.scale = saved.at("scale");
+  state.cleanSteps = saved.at("clean_steps");
+  state.hysteresis = saved.at("hysteresis");
+  if (!(state.scale >= LossScale::smallest) ||
+      state.scale > LossScale::largest || state.cleanSteps < 0 ||
+      state.cleanSteps >= LossScale::window || state.hysteresis < 1 ||
+      state.hysteresis > LossScale::fullHysteresis)
+    fail("'{}' is damaged: loss_scale {}", path, saved.dump());
+  return state;
+}
+
 static TrainerState parseState(const std::string &path,
                                const mgq_program &program) {
   TrainerState state;
@@ -288,6 +310,7 @@ static TrainerState parseState(const std::string &path,
     state.emptySteps = json.at("empty_steps");
     state.nonfiniteSteps = json.at("nonfinite_steps");
     state.clipHistory = json.at("clip_history").get<std::vector<double>>();
+    state.lossScale = parseLossScale(path, json);
     state.seed = json.at("seed");
     state.shuffle = json.at("shuffle");
     state.records = json.at("records");

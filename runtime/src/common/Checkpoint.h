@@ -9,6 +9,7 @@
 #ifndef MGQ_RUNTIME_COMMON_CHECKPOINT_H
 #define MGQ_RUNTIME_COMMON_CHECKPOINT_H
 
+#include "runtime/src/common/LossScale.h"
 #include "runtime/src/common/Safetensors.h"
 #include "runtime/src/common/Transfer.h"
 
@@ -23,6 +24,7 @@ struct TrainerState {
   int64_t emptySteps = 0;
   int64_t nonfiniteSteps = 0;
   std::vector<double> clipHistory;
+  LossScaleState lossScale;
 
   // Decide the order of records; compared on resume.
   uint64_t seed = 0;

@@ -64,6 +64,10 @@ void Chief::stepped(const StepRecord &record, double bubble) {
   line.add("learning_rate", record.learningRate);
   line.add("samples", record.samples);
   line.add("step_seconds", record.stepSeconds);
+  if (record.lossScale > 0)
+    line.add("loss_scale", record.lossScale);
+  if (record.skipped)
+    line.add("skipped", record.skipped);
   progress->step(record, record.step % options.loggingSteps == 0);
 }
 

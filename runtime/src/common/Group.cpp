@@ -25,8 +25,22 @@ int64_t Group::receive(void *data, int64_t bytes, int32_t peer, int32_t tag) {
   return request;
 }
 
-void Group::wait(int64_t request) {
-  if (transport.wait(transport.self, request))
+void Group::wait(int64_t request, mgq_span *span) {
+  if (transport.wait(transport.self, request, span))
+    failTransport();
+}
+
+bool Group::test(int64_t request, mgq_span *span) {
+  int32_t done = 0;
+  if (transport.test(transport.self, request, &done, span))
+    failTransport();
+  return done != 0;
+}
+
+void Group::waitAny(const std::vector<int64_t> &requests) {
+  if (!requests.empty() &&
+      transport.wait_any(transport.self, requests.data(),
+                         static_cast<int32_t>(requests.size())))
     failTransport();
 }
 

@@ -26,9 +26,11 @@ struct CommonError : Error {
 enum RuntimeTag : int32_t {
   TagGather = 1 << 30, ///< Bytes for rank 0.
   TagTensor,           ///< Parameters, to and from rank 0.
-  TagReduce,           ///< Shards that go to their owner.
-  TagReduced           ///< Shards that come back.
+  TagReduce            ///< Two of each bucket of gradients, to the end.
 };
+
+/// Buckets of gradients that tags are enough for.
+inline constexpr int32_t mostBuckets = 1 << 20;
 
 /// A rank's end of a transport, with exceptions instead of statuses. Functions
 /// throw Error with the transport's text.
@@ -45,7 +47,12 @@ public:
 
   int64_t send(const void *data, int64_t bytes, int32_t peer, int32_t tag);
   int64_t receive(void *data, int64_t bytes, int32_t peer, int32_t tag);
-  void wait(int64_t request);
+  /// `span`, if not null, gets when the message travelled.
+  void wait(int64_t request, mgq_span *span = nullptr);
+  /// Whether a message is done; its request is over then.
+  bool test(int64_t request, mgq_span *span = nullptr);
+  /// Sleeps until one of these may be done; may return early.
+  void waitAny(const std::vector<int64_t> &requests);
   /// Says that this rank is alive; throws if another has aborted.
   void pulse() { wait(-1); }
   /// Both at once: begins and waits.

@@ -42,6 +42,13 @@ void JsonLine::add(std::string_view name, double value) {
   size = end - buffer;
 }
 
+void JsonLine::add(std::string_view name, const char *text) {
+  size_t before = size;
+  key(name);
+  if (size != before)
+    size = fmt::format_to_n(buffer + size, 40, "\"{}\"", text).out - buffer;
+}
+
 std::string_view JsonLine::finish() {
   buffer[size++] = '}';
   buffer[size++] = '\n';

@@ -18,6 +18,8 @@ struct StepRecord {
   double learningRate;
   int64_t samples;
   double stepSeconds;
+  double lossScale;    ///< The factor that the step used; 0: none.
+  const char *skipped; ///< What was not finite; null: nothing was skipped.
 };
 
 /// A line of JSON in a fixed buffer. Numbers print to round-trip; those that
@@ -26,6 +28,8 @@ class JsonLine {
 public:
   void add(std::string_view key, int64_t value);
   void add(std::string_view key, double value);
+  /// Text that needs no escapes.
+  void add(std::string_view key, const char *text);
   /// The finished line, with its newline; the next add() starts a new one.
   std::string_view finish();
 

@@ -18,8 +18,10 @@ static bool isMessage(const mgq_op &op) {
 }
 
 OpList::OpList(const RankView &view, const mgq_op *ops, int32_t count,
-               Executor &executor, Group &group, Trace &trace)
-    : view(view), executor(executor), group(group), trace(trace) {
+               Executor &executor, Group &group, Trace &trace, Reducer *reducer,
+               HiddenTime *times)
+    : view(view), executor(executor), group(group), trace(trace),
+      reducer(reducer), times(times) {
   for (int32_t i = 0; i < count; ++i) {
     const mgq_op &op = ops[i];
     bool computes = op.kind <= MGQ_OP_EVALUATE;
@@ -51,7 +53,8 @@ void OpList::checkMessage(const Entry &entry, int32_t index) const {
   }
   for (int32_t i = 0; i < op.wait_count; ++i)
     if (op.waits[i] < 0 || op.waits[i] >= index ||
-        !isMessage(*list[op.waits[i]].op))
+        !(isMessage(*list[op.waits[i]].op) ||
+          list[op.waits[i]].op->kind == MGQ_OP_ALL_REDUCE))
       failOp(index, op, "what it waits for");
 }
 
@@ -73,7 +76,7 @@ void OpList::prepare(Entry &entry) {
     chunk = op.place.index;
   if (op.slot >= 0 && chunk >= 0 && chunk < view.tables.chunk_count)
     slots[chunk] = op.slot;
-  if (isMessage(op) || op.kind == MGQ_OP_ALL_REDUCE) {
+  if (isMessage(op)) {
     entry.place = executor.resolve(op.place, op.bytes, slots, "an op's place");
     if (!entry.place)
       fail("the program's tables are damaged: an op's place");
@@ -113,11 +116,25 @@ void OpList::prepareCompute(Entry &entry, const Slots &slots) {
 }
 
 void OpList::wait(Entry &entry) {
-  if (entry.request < 0)
-    return;
   const mgq_op &op = *entry.op;
   double start = secondsNow();
-  group.wait(entry.request);
+  if (op.kind == MGQ_OP_ALL_REDUCE && reducer) {
+    reducer->finish(indexOf(entry));
+    double seconds = secondsNow() - start;
+    if (seconds >= tracedWait)
+      trace.add(Phase::Wait, "wait_all_reduce", start, seconds, -1,
+                {op.bytes, view.index, MGQ_TRAFFIC_GRADIENT});
+    return;
+  }
+  if (entry.request < 0)
+    return;
+  mgq_span span;
+  if (reducer)
+    reducer->wait(entry.request, &span);
+  else
+    group.wait(entry.request, &span);
+  if (times && op.peer != view.stage)
+    times->addMessage(span);
   entry.request = -1;
   double seconds = secondsNow() - start;
   if (seconds >= tracedWait)
@@ -127,12 +144,19 @@ void OpList::wait(Entry &entry) {
 }
 
 void OpList::waitBefore(const Entry &entry) {
+  if (entry.op->kind == MGQ_OP_ALL_REDUCE && entry.op->begins_in >= 0)
+    return;
   for (int32_t i = 0; i < entry.op->wait_count; ++i)
     wait(list[entry.op->waits[i]]);
 }
 
 void OpList::begin(Entry &entry) {
   const mgq_op &op = *entry.op;
+  if (op.kind == MGQ_OP_ALL_REDUCE) {
+    if (reducer)
+      reducer->begin(indexOf(entry));
+    return;
+  }
   int32_t peer = view.rankOfStage(op.peer);
   bool isSend = op.kind == MGQ_OP_SEND;
   double start = secondsNow();

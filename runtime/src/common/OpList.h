@@ -3,8 +3,7 @@
 #ifndef MGQ_RUNTIME_COMMON_OPLIST_H
 #define MGQ_RUNTIME_COMMON_OPLIST_H
 
-#include "runtime/src/common/Group.h"
-#include "runtime/src/local/Executor.h"
+#include "runtime/src/common/Reducer.h"
 
 namespace mgq::rt {
 
@@ -30,18 +29,21 @@ public:
     int64_t request = -1;  ///< Of an open message.
   };
 
-  /// Throws Error if the tables are damaged.
+  /// Throws Error if the tables are damaged. `reducer`, if there is one, moves
+  /// on while messages are waited for; `times` is told of the messages.
   OpList(const RankView &view, const mgq_op *ops, int32_t count,
-         Executor &executor, Group &group, Trace &trace);
+         Executor &executor, Group &group, Trace &trace,
+         Reducer *reducer = nullptr, HiddenTime *times = nullptr);
 
   std::vector<Entry> &entries() { return list; }
 
   /// The slots of a micro-batch in the rank's chunks.
   Slots slotsOf(int32_t microBatch) const;
 
-  /// Waits for the messages that an op names.
+  /// Waits for what an op names, unless the op is an all_reduce that waits
+  /// for others beside the program.
   void waitBefore(const Entry &entry);
-  /// Begins the message of a send or receive.
+  /// Begins a send, receive or all_reduce.
   void begin(Entry &entry);
   /// Waits for all that is open: the program's end.
   void waitAll();
@@ -54,11 +56,16 @@ private:
   void prepareCompute(Entry &entry, const Slots &slots);
   void checkMessage(const Entry &entry, int32_t index) const;
   void wait(Entry &entry);
+  int32_t indexOf(const Entry &entry) const {
+    return static_cast<int32_t>(&entry - list.data());
+  }
 
   const RankView &view;
   Executor &executor;
   Group &group;
   Trace &trace;
+  Reducer *reducer;
+  HiddenTime *times;
   std::vector<Entry> list;
   SentBytes sentBytes;
 };

@@ -163,6 +163,17 @@ void Optimizer::combineUses() {
   });
 }
 
+void Optimizer::unscale(double lossScale) {
+  double factor = 1 / lossScale;
+  parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
+    const Piece &piece = pieces[index];
+    float *values =
+        arena.floatsAt(places[piece.param]->grad_offset) + piece.begin;
+    for (int64_t i = 0; i < piece.count; ++i)
+      values[i] = static_cast<float>(static_cast<double>(values[i]) * factor);
+  });
+}
+
 void Optimizer::squaredNorms(double *norms) {
   parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece &piece = pieces[index];

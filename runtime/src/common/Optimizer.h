@@ -43,6 +43,10 @@ public:
   /// After the last micro-batch: adds up the uses of each owned parameter.
   void combineUses();
 
+  /// Divides the gradients of owned parameters by the loss scale, rounding each
+  /// once (to nearest even, for a power of two).
+  void unscale(double lossScale);
+
   /// Squared norms of the gradients of owned parameters, each at its index
   /// among the program's trainable ones. Others stay as they are.
   void squaredNorms(double *norms);

@@ -12,7 +12,7 @@ namespace {
 /// Text of options that are parsed further once all are known.
 struct RawOptions {
   std::string shuffle = "on", schedule = "constant", clip = "0";
-  std::string reduction, lossScale = "off", nonfinite = "stop";
+  std::string reduction, lossScale = "off", nonfinite;
   std::string replay, cacheFrozen;
   std::vector<std::string> noDecay, learningRateOf;
   int64_t adaptEvery = 0;
@@ -82,9 +82,13 @@ static void addOptimizerOptions(CLI::App &app, Options &o, RawOptions &raw) {
                  "tokens: mean over the valid targets of the global batch; "
                  "micro-batch: mean of the micro-batches' losses")
       ->check(CLI::IsMember({"tokens", "micro-batch"}));
-  app.add_option("--loss-scale", raw.lossScale, "off, dynamic or X (off)");
+  app.add_option("--loss-scale", raw.lossScale,
+                 "factor on the gradients of the backward pass: off, dynamic "
+                 "or X (off)")
+      ->type_name("off|dynamic|X");
   app.add_option("--on-nonfinite", raw.nonfinite,
-                 "what to do about gradients that are not finite (stop)")
+                 "what to do about gradients that are not finite (stop; skip "
+                 "with --loss-scale=dynamic)")
       ->check(CLI::IsMember({"stop", "skip"}));
   app.add_option("--adapt-every", raw.adaptEvery, "adaptive micro-batches");
   app.add_option("--replay", raw.replay, "replay adaptive micro-batches");
@@ -164,9 +168,24 @@ static void parseClip(const std::string &text, Options &o) {
                    : (*value > 0 ? ClipKind::Value : ClipKind::Off);
 }
 
+static void parseLossScale(const std::string &text, Options &o) {
+  // Beyond these a seed, or what undoes it, is no normal f32.
+  constexpr double low = 1e-30, high = 1e30;
+  if (text == "off")
+    return;
+  o.lossScale = LossScaleKind::Dynamic;
+  if (text == "dynamic")
+    return;
+  std::optional<double> value = parseNumber(text);
+  if (!value || !(*value >= low) || *value > high)
+    failUsage("--loss-scale is '{}', expected off, dynamic or a number from {} "
+              "to {}",
+              text, low, high);
+  o.lossScale = LossScaleKind::Static;
+  o.lossScaleValue = *value;
+}
+
 static void parseRaw(const RawOptions &raw, Options &o) {
-  if (raw.lossScale != "off")
-    fail("not supported yet: --loss-scale={}", raw.lossScale);
   if (raw.adaptEvery)
     fail("not supported yet: --adapt-every");
   if (!raw.replay.empty())
@@ -174,7 +193,10 @@ static void parseRaw(const RawOptions &raw, Options &o) {
   if (!raw.cacheFrozen.empty())
     fail("not supported yet: --cache-frozen");
   o.shuffle = raw.shuffle == "on";
-  o.skipNonfinite = raw.nonfinite == "skip";
+  parseLossScale(raw.lossScale, o);
+  o.skipNonfinite = raw.nonfinite.empty()
+                        ? o.lossScale == LossScaleKind::Dynamic
+                        : raw.nonfinite == "skip";
   o.schedule = raw.schedule == "linear"   ? ScheduleKind::Linear
                : raw.schedule == "cosine" ? ScheduleKind::Cosine
                                           : ScheduleKind::Constant;

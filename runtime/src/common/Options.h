@@ -3,6 +3,7 @@
 #ifndef MGQ_RUNTIME_COMMON_OPTIONS_H
 #define MGQ_RUNTIME_COMMON_OPTIONS_H
 
+#include "runtime/src/common/LossScale.h"
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40,6 +41,8 @@ struct Options {
   ClipKind clip = ClipKind::Off;
   double clipValue = 0; ///< The largest norm, or history's factor.
   ReductionKind reduction = ReductionKind::Default;
+  LossScaleKind lossScale = LossScaleKind::Off;
+  double lossScaleValue = 0; ///< Of a static scale.
   bool skipNonfinite = false;
 
   std::vector<std::string> evalData;

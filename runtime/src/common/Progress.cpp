@@ -67,13 +67,25 @@ void Progress::step(const StepRecord &record, bool logged) {
     return drawBar(record);
   if (!logged)
     return;
-  char text[256];
+  char text[320];
   auto end = fmt::format_to_n(
       text, sizeof text,
       "step {}/{}  epoch {:.3f}  loss {:.6f}  grad_norm {:.4g}  lr {:.4g}  "
-      "{:.4g} samples/s\n",
+      "{:.4g} samples/s",
       record.step, total, record.epoch, record.loss, record.gradNorm,
       record.learningRate,
       static_cast<double>(record.samples) / record.stepSeconds);
-  print(text, std::min(end.size, sizeof text));
+  size_t size = std::min(end.size, sizeof text);
+  if (record.lossScale > 0)
+    size += fmt::format_to_n(text + size, sizeof text - size,
+                             "  loss_scale {:.6g}", record.lossScale)
+                .size;
+  size = std::min(size, sizeof text);
+  if (record.skipped)
+    size += fmt::format_to_n(text + size, sizeof text - size,
+                             "  skipped: {} not finite", record.skipped)
+                .size;
+  size = std::min(size, sizeof text - 1);
+  text[size++] = '\n';
+  print(text, size);
 }

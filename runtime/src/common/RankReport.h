@@ -8,10 +8,13 @@
 namespace mgq::rt {
 
 /// A rank's part of --summary, as JSON. `peakBytes`: see cli.md; `sent`: over
-/// all training steps of the run; `dataSeconds`: of a step, spent on reading
+/// all training steps of the run; `communication`: of the steps but the first;
+/// `dataSeconds`: of a step, spent on reading
 /// data; `threads`: of compute.
 std::string summaryOf(const RankView &view, int64_t peakBytes,
-                      const SentBytes &sent, double dataSeconds, int threads);
+                      const SentBytes &sent,
+                      const CommunicationTime &communication,
+                      double dataSeconds, int threads);
 
 /// A rank's part of --profile, as JSON: mean seconds per micro-batch of the
 /// layers that it runs.

@@ -1,115 +1,162 @@
-//===- Reducer.cpp - Sums over replicas -----------------------------------===//
+//===- Reducer.cpp - Sums over replicas, bucket by bucket -----------------===//
 
 #include "runtime/src/common/Reducer.h"
-#include "runtime/src/local/ThreadPool.h"
 #include <algorithm>
-#include <cstring>
 
 using namespace mgq::rt;
 
-static constexpr int64_t lineElements = 16; // 64 bytes.
-static constexpr int64_t pieceElements = 1 << 16;
-
-/// `count` up to whole lines: kernels may count on alignment.
-static int64_t wholeLines(int64_t count) {
-  return (count + lineElements - 1) / lineElements * lineElements;
+[[noreturn]] static void failBucket(int32_t op, const char *what) {
+  fail("the program's tables are damaged: all_reduce {}: {}", op, what);
 }
 
-Reducer::Reducer(const RankView &view, Arena &arena, Group &group)
-    : view(view), group(group), room(arena.at(view.tables.exchange_offset)) {
+Reducer::Reducer(const RankView &view, Executor &executor, Group &group,
+                 Trace &trace, HiddenTime *times)
+    : view(view), group(group), trace(trace) {
   const mgq_rank &tables = view.tables;
-  int64_t others = view.program.replicas - 1;
-  requests.reserve(2 * others);
-  auto isReduce = [](const mgq_op &op) {
-    return op.kind == MGQ_OP_ALL_REDUCE && op.bytes > 0;
-  };
-  if (!others ||
-      std::none_of(tables.ops, tables.ops + tables.op_count, isReduce))
-    return;
-  shardElements = tables.exchange_bytes / others / 4;
-  shardElements -= shardElements % lineElements;
-  if (shardElements == 0 || tables.exchange_offset < 0 ||
-      tables.exchange_offset + tables.exchange_bytes > arena.size())
-    fail("the program's tables are damaged: {} bytes for exchanges",
-         tables.exchange_bytes);
-}
-
-int64_t Reducer::allReduce(std::byte *place, int64_t bytes) {
-  int64_t count = bytes / 4, sent = 0;
-  auto *values = reinterpret_cast<float *>(place);
-  if (view.program.replicas == 1)
-    return 0;
-  for (int64_t begin = 0, size; begin < count; begin += size) {
-    size = std::min(count - begin, shardElements * view.program.replicas);
-    sent += reduceRound(values + begin, size);
-  }
-  return sent;
-}
-
-int64_t Reducer::reduceRound(float *values, int64_t count) {
-  int32_t replicas = view.program.replicas, me = view.replica;
-  // All shards have the same size but the last ones, which may be empty.
-  int64_t size =
-      std::min(wholeLines((count + replicas - 1) / replicas), shardElements);
-  auto beginOf = [&](int32_t r) { return std::min(count, size * r); };
-  auto sizeOf = [&](int32_t r) { return beginOf(r + 1) - beginOf(r); };
-  auto waitAll = [&] {
-    for (int64_t request : requests)
-      group.wait(request);
-    requests.clear();
-  };
-
-  int64_t sent = 0, own = sizeOf(me);
-  std::byte *to = room;
-  for (int32_t r = 0; r < replicas; ++r) {
-    if (r == me)
+  Slots none(tables.chunk_count, -1);
+  auto isBucket = [](const mgq_op &op) { return op.kind == MGQ_OP_ALL_REDUCE; };
+  auto count =
+      std::count_if(tables.ops, tables.ops + tables.op_count, isBucket);
+  entries.reserve(count);
+  for (int32_t i = 0; i < tables.op_count; ++i) {
+    const mgq_op &op = tables.ops[i];
+    if (!isBucket(op))
       continue;
-    if (own)
-      requests.push_back(
-          group.receive(to, own * 4, view.rankOfReplica(r), TagReduce));
-    to += wholeLines(own) * 4;
-    if (sizeOf(r))
-      requests.push_back(group.send(values + beginOf(r), sizeOf(r) * 4,
-                                    view.rankOfReplica(r), TagReduce));
-    sent += sizeOf(r) * 4;
+    if (op.bucket != static_cast<int32_t>(entries.size()) ||
+        op.bucket >= mostBuckets)
+      failBucket(i, "its number");
+    Bucket bucket = {&op, nullptr, nullptr, TagReduce + 2 * op.bucket};
+    bucket.values = reinterpret_cast<float *>(
+        executor.resolve(op.place, op.bytes, none, "what is reduced"));
+    bucket.room = executor.resolve(op.room, op.room_bytes, none,
+                                   "the room of an all_reduce");
+    if (op.bytes < 0 || (op.bytes && !bucket.values))
+      failBucket(i, "its place");
+    Entry entry = {i, makeDenseAllReduce(view, bucket, group, times), {}};
+    for (int32_t w = 0; w < op.wait_count; ++w)
+      if (Entry *earlier = find(op.waits[w]))
+        entry.before.push_back(earlier - entries.data());
+    if (op.begins_in >= 0) {
+      const mgq_op *in = op.begins_in < i ? &tables.ops[op.begins_in] : nullptr;
+      if (!in || (in->kind != MGQ_OP_BACKWARD && in->kind != MGQ_OP_WEIGHT) ||
+          op.wait_count != static_cast<int32_t>(entry.before.size()))
+        failBucket(i, "where it begins");
+      triggers.push_back({op.begins_in, op.begins_after, entries.size()});
+    }
+    entries.push_back(std::move(entry));
   }
-  waitAll();
-  addShards(values + beginOf(me), own);
-  for (int32_t r = 0; r < replicas; ++r) {
-    if (r == me)
-      continue;
-    if (sizeOf(r))
-      requests.push_back(group.receive(values + beginOf(r), sizeOf(r) * 4,
-                                       view.rankOfReplica(r), TagReduced));
-    if (own)
-      requests.push_back(group.send(values + beginOf(me), own * 4,
-                                    view.rankOfReplica(r), TagReduced));
-    sent += own * 4;
-  }
-  waitAll();
-  return sent;
+  requests.reserve(2 * entries.size() * view.program.replicas + 1);
 }
 
-/// Adds the shards in the room and `own`, in the order of replicas, into `own`.
-void Reducer::addShards(float *own, int64_t count) {
-  auto *shards = reinterpret_cast<float *>(room);
-  auto add = [&](float *sum, const float *values) {
-    int64_t pieces = (count + pieceElements - 1) / pieceElements;
-    parallelFor(pieces, [&](int64_t i) {
-      int64_t begin = i * pieceElements;
-      view.program.accumulate(sum + begin, values + begin,
-                              std::min(pieceElements, count - begin));
-    });
-  };
-  if (!count)
-    return;
-  int64_t stride = wholeLines(count);
-  if (view.replica > 0) {
-    for (int32_t r = 1; r < view.replica; ++r)
-      add(shards, shards + r * stride);
-    add(shards, own);
-    memcpy(own, shards, count * sizeof(float));
+size_t Reducer::mostMessages(const RankView &view) {
+  int64_t others = view.program.replicas - 1, messages = 0;
+  for (int32_t i = 0; i < view.tables.op_count; ++i) {
+    const mgq_op &op = view.tables.ops[i];
+    if (op.kind == MGQ_OP_ALL_REDUCE && op.room_bytes > 0)
+      messages += (op.bytes / op.room_bytes + 2) * 4 * others;
   }
-  for (int32_t r = view.replica + 1; r < view.program.replicas; ++r)
-    add(own, shards + (r - 1) * stride);
+  return messages;
+}
+
+Reducer::Entry *Reducer::find(int32_t op) {
+  auto it = std::find_if(entries.begin(), entries.end(),
+                         [&](const Entry &entry) { return entry.op == op; });
+  return it == entries.end() ? nullptr : &*it;
+}
+
+void Reducer::startStep() {
+  for (Entry &entry : entries)
+    entry.state = State::Idle;
+  open = 0;
+}
+
+void Reducer::begin(int32_t op) {
+  Entry *entry = find(op);
+  if (!entry || entry->state != State::Idle)
+    return;
+  entry->state = State::Waiting;
+  ++open;
+  progress();
+}
+
+void Reducer::afterCall(int32_t op, int32_t call) {
+  for (const Trigger &trigger : triggers)
+    if (trigger.op == op && trigger.call == call)
+      begin(entries[trigger.entry].op);
+}
+
+void Reducer::start(Entry &entry) {
+  entry.state = State::Running;
+  entry.began = secondsNow();
+  entry.sentBefore = entry.collective->sentBytes();
+  entry.collective->begin();
+}
+
+void Reducer::progress() {
+  if (open == 0)
+    return;
+  for (Entry &entry : entries) {
+    auto isDone = [&](size_t i) {
+      return entries[i].state == State::Done || entries[i].state == State::Idle;
+    };
+    if (entry.state == State::Waiting &&
+        std::all_of(entry.before.begin(), entry.before.end(), isDone))
+      start(entry);
+    if (entry.state != State::Running || !entry.collective->advance())
+      continue;
+    entry.state = State::Done;
+    --open;
+    trace.add(Phase::AllReduce, "all_reduce", entry.began,
+              secondsNow() - entry.began, -1,
+              {entry.collective->sentBytes() - entry.sentBefore, view.index,
+               MGQ_TRAFFIC_GRADIENT});
+  }
+}
+
+/// Until something that is open, or `request` (-1: none), may have news.
+void Reducer::sleep(int64_t request) {
+  requests.clear();
+  if (request >= 0)
+    requests.push_back(request);
+  for (const Entry &entry : entries)
+    if (entry.state == State::Running)
+      requests.insert(requests.end(), entry.collective->requests().begin(),
+                      entry.collective->requests().end());
+  group.waitAny(requests);
+}
+
+void Reducer::finish(int32_t op) {
+  Entry *entry = find(op);
+  auto isOpen = [&] {
+    return entry &&
+           (entry->state == State::Waiting || entry->state == State::Running);
+  };
+  while (isOpen()) {
+    progress();
+    if (isOpen())
+      sleep(-1);
+  }
+}
+
+void Reducer::finishAll() {
+  for (const Entry &entry : entries)
+    finish(entry.op);
+}
+
+void Reducer::wait(int64_t request, mgq_span *span) {
+  while (open) {
+    progress();
+    if (group.test(request, span))
+      return;
+    if (open)
+      sleep(request);
+  }
+  group.wait(request, span);
+}
+
+int64_t Reducer::sentBytes() const {
+  int64_t sent = 0;
+  for (const Entry &entry : entries)
+    sent += entry.collective->sentBytes();
+  return sent;
 }

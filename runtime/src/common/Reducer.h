@@ -1,35 +1,79 @@
-//===- Reducer.h - Sums over replicas ------------------------------*- C++
+//===- Reducer.h - Sums over replicas, bucket by bucket ------------*- C++
 //-*-===//
+//
+// The gradients of a rank are cut into buckets, each an MGQ_OP_ALL_REDUCE of
+// the program. A bucket's sum goes on beside what the rank computes: it is
+// begun when its last gradient is there, and moved on between kernel calls and
+// while the rank waits. There is no thread for it.
+//
+//===----------------------------------------------------------------------===//
 #ifndef MGQ_RUNTIME_COMMON_REDUCER_H
 #define MGQ_RUNTIME_COMMON_REDUCER_H
 
-#include "runtime/src/common/Arena.h"
-#include "runtime/src/common/Group.h"
-#include "runtime/src/common/Program.h"
+#include "runtime/src/common/Collective.h"
+#include "runtime/src/common/Trace.h"
+#include "runtime/src/local/Executor.h"
 
 namespace mgq::rt {
 
-/// Adds values of the same stage in all replicas. Work is cut into rounds that
-/// fit the rank's exchange room; in a round each replica owns a shard, gets the
-/// others' values of it, adds them in the order of replicas and sends the sums
-/// back. So every element is ((v0 + v1) + v2) + ..., however it is cut.
+/// Adds buckets of the same stage in all replicas. Allocates nothing after
+/// construction. Buckets are named by the indices of their ops in the program.
 class Reducer {
 public:
-  /// Throws Error if an op needs room and there is none.
-  Reducer(const RankView &view, Arena &arena, Group &group);
+  /// Throws Error if the tables are damaged, or an op needs room and there is
+  /// none.
+  Reducer(const RankView &view, Executor &executor, Group &group, Trace &trace,
+          HiddenTime *times);
 
-  /// Sums f32 values in place. Allocates nothing. Returns the bytes sent.
-  int64_t allReduce(std::byte *place, int64_t bytes);
+  /// Messages of all buckets in a step, at most.
+  static size_t mostMessages(const RankView &view);
+
+  /// All buckets are to be begun again.
+  void startStep();
+  /// Begins a bucket, once those whose room it takes are done. A bucket that
+  /// has been begun in this step is left alone.
+  void begin(int32_t op);
+  /// Begins the buckets that `call` of the backward or weight op `op` fills.
+  void afterCall(int32_t op, int32_t call);
+  /// Moves on all that is open, without sleeping.
+  void progress();
+  /// Whether nothing is open.
+  bool idle() const { return open == 0; }
+  /// Sleeps until a bucket is done. One that was never begun is.
+  void finish(int32_t op);
+  void finishAll();
+  /// Sleeps until a message is done, moving on all that is open meanwhile.
+  void wait(int64_t request, mgq_span *span);
+
+  /// Bytes sent in all steps so far.
+  int64_t sentBytes() const;
 
 private:
-  int64_t reduceRound(float *values, int64_t count);
-  void addShards(float *own, int64_t count);
+  enum class State { Idle, Waiting, Running, Done };
+  struct Entry {
+    int32_t op; ///< Index in the program.
+    std::unique_ptr<Collective> collective;
+    std::vector<size_t> before; ///< Entries that must be done first.
+    State state = State::Idle;
+    double began = 0;
+    int64_t sentBefore = 0;
+  };
+  struct Trigger {
+    int32_t op, call;
+    size_t entry;
+  };
+
+  Entry *find(int32_t op);
+  void start(Entry &entry);
+  void sleep(int64_t request);
 
   const RankView &view;
   Group &group;
-  std::byte *room;
-  int64_t shardElements = 0; ///< At most, in a round.
-  std::vector<int64_t> requests;
+  Trace &trace;
+  std::vector<Entry> entries;
+  std::vector<Trigger> triggers;
+  std::vector<int64_t> requests; ///< To sleep for.
+  size_t open = 0;               ///< Waiting or running.
 };
 
 } // namespace mgq::rt

@@ -10,8 +10,9 @@ using namespace mgq::rt;
 using nlohmann::ordered_json;
 
 std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
-                               const SentBytes &sent, double dataSeconds,
-                               int threads) {
+                               const SentBytes &sent,
+                               const CommunicationTime &communication,
+                               double dataSeconds, int threads) {
   const mgq_memory &memory = view.tables.memory;
   ordered_json bytes;
   for (int32_t traffic :
@@ -31,6 +32,9 @@ std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
                          {"activations", memory.activations},
                          {"scratch", memory.scratch}}},
                        {"bytes_sent", bytes},
+                       {"communication_seconds", communication.total},
+                       {"hidden_seconds", communication.hidden},
+                       {"largest_hidden_seconds", communication.largest},
                        {"data_seconds", dataSeconds},
                        {"step_flops", view.tables.step_flops}};
   return json.dump();
@@ -89,6 +93,16 @@ static ordered_json numberOrNull(double number) {
   return number < 0 ? ordered_json() : ordered_json(number);
 }
 
+/// What the ranks' seconds are of their communication, or null without any.
+static ordered_json shareOf(const ordered_json &ranks, const char *part) {
+  double sum = 0, all = 0;
+  for (const ordered_json &rank : ranks) {
+    sum += rank[part].get<double>();
+    all += rank["communication_seconds"].get<double>();
+  }
+  return all > 0 ? ordered_json(sum / all) : ordered_json();
+}
+
 void Chief::writeSummary(const TrainerState &state,
                          const std::vector<std::string> &texts) const {
   ordered_json ranks = parseRanks(texts);
@@ -106,8 +120,9 @@ void Chief::writeSummary(const TrainerState &state,
       {"predicted_step_seconds", numberOrNull(program.predicted_step_seconds)},
       {"bubble", measured ? ordered_json(bubble()) : ordered_json()},
       {"predicted_bubble", numberOrNull(program.predicted_bubble)},
-      // Transports do not tell when a message arrived, only that it has.
-      {"hidden_communication", nullptr},
+      {"hidden_communication", shareOf(ranks, "hidden_seconds")},
+      {"largest_hidden_communication",
+       shareOf(ranks, "largest_hidden_seconds")},
       {"schedule", program.schedule ? program.schedule : ""},
       {"stages", program.stages},
       {"replicas", program.replicas},

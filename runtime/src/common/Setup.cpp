@@ -64,6 +64,8 @@ static std::vector<Agreed> agreedOptions(const Options &o) {
       agreed("--max-grad-norm",
              fmt::format("{} {}", static_cast<int>(o.clip), o.clipValue)),
       agreed("--loss-reduction", static_cast<int>(o.reduction)),
+      agreed("--loss-scale", fmt::format("{} {}", static_cast<int>(o.lossScale),
+                                         o.lossScaleValue)),
       agreed("--on-nonfinite", o.skipNonfinite),
       agreed("--eval-data", o.evalData.size()),
       agreed("--eval-steps", o.evalSteps),

@@ -31,11 +31,14 @@ bool mgq::rt::reducesByTokens(const mgq_program &program,
 StepRunner::StepRunner(const RankView &view, const Options &options,
                        const Parts &parts)
     : view(view), program(view.program), parts(parts),
+      times(Reducer::mostMessages(view) + view.tables.op_count,
+            view.tables.op_count + 2),
+      reducer(view, parts.executor, parts.group, parts.trace, &times),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
-          parts.group, parts.trace),
-      reducer(view, parts.arena, parts.group),
+          parts.group, parts.trace, &reducer, &times),
       byTokens(reducesByTokens(view.program, options)),
-      skipNonfinite(options.skipNonfinite), seed(options.seed),
+      skipNonfinite(options.skipNonfinite),
+      scaled(options.lossScale != LossScaleKind::Off), seed(options.seed),
       lossRank(lossStage(view.program)) {
   Slots none(view.tables.chunk_count, -1);
   count = &parts.executor.prepare(view.tables.count, -1, none);
@@ -52,11 +55,44 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
   norms.resize(trained);
   for (int32_t param : trainableParams(program))
     owners.push_back(program.params[param].owner);
-  afterCall = [this](int32_t call) {
-    this->parts.optimizer.accumulate(running->op->chunk,
-                                     running->op->kind == MGQ_OP_WEIGHT, call,
-                                     running->grads);
-  };
+  hasAhead =
+      std::any_of(view.tables.ops, view.tables.ops + view.tables.op_count,
+                  [](const mgq_op &op) { return op.ahead != 0; });
+  findFirstReady();
+  afterCall = [this](int32_t call) { noteCall(call); };
+}
+
+/// The last backward and the last weight op of a chunk leave final gradients.
+void StepRunner::findFirstReady() {
+  firstReady.assign(ops.entries().size(), -1);
+  for (int32_t c = 0; c < view.tables.chunk_count; ++c)
+    for (int32_t kind : {MGQ_OP_BACKWARD, MGQ_OP_WEIGHT}) {
+      int32_t first = -1, last = -1;
+      const mgq_chunk &chunk = view.tables.chunks[c];
+      for (int32_t i = 0; i < chunk.grad_count; ++i) {
+        const mgq_grad &grad = chunk.grads[i];
+        if (program.params[grad.param].owner == view.stage &&
+            (grad.of_weight != 0) == (kind == MGQ_OP_WEIGHT) &&
+            (first < 0 || grad.after < first))
+          first = grad.after;
+      }
+      for (int32_t i = 0; i < view.tables.op_count; ++i)
+        if (view.tables.ops[i].kind == kind && view.tables.ops[i].chunk == c)
+          last = i;
+      if (last >= 0 && program.replicas > 1)
+        firstReady[last] = first;
+    }
+}
+
+/// A call of the running backward or weight op has run.
+void StepRunner::noteCall(int32_t call) {
+  const mgq_op &op = *running->op;
+  auto index = static_cast<int32_t>(running - ops.entries().data());
+  parts.optimizer.accumulate(op.chunk, op.kind == MGQ_OP_WEIGHT, call,
+                             running->grads);
+  if (firstReady[index] == call)
+    times.gradientReady(secondsNow());
+  reducer.afterCall(index, call);
 }
 
 RandomKey StepRunner::keyOf(const StepInput &input, int32_t microBatch) const {
@@ -107,11 +143,12 @@ int StepRunner::exchangeCounts(int signal) {
   return static_cast<int>(seen);
 }
 
-float StepRunner::seedOf(int32_t microBatch) const {
+/// The scale is a factor in f64: a power of two changes no bit but exponents.
+float StepRunner::seedOf(const StepInput &input, int32_t microBatch) const {
   double divisor = total;
   if (!byTokens)
     divisor = counts[1 + microBatch] * program.replicas * program.micro_batches;
-  return static_cast<float>(1 / divisor);
+  return static_cast<float>(input.lossScale / divisor);
 }
 
 void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
@@ -127,13 +164,15 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
                         recordOf(input, op.micro_batch, order),
                         keyOf(input, op.micro_batch));
   if (entry.seed)
-    *entry.seed = seedOf(op.micro_batch);
+    *entry.seed = seedOf(input, op.micro_batch);
   running = &entry;
   double start = secondsNow();
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
                      hasGradients ? &afterCall : nullptr);
   double end = secondsNow();
-  busy += end - start;
+  if (!op.ahead)
+    busy += end - start;
+  times.addBusy(start, end);
   if (hasGradients)
     ended = end + clockOffset;
   if (entry.loss)
@@ -150,6 +189,34 @@ void StepRunner::prefetchNext(StepInput input, const DataReader &data,
     data.prefetch(recordOf(input, i, order));
 }
 
+/// Runs one op of the program, but for the optimizer, when what it waits for is
+/// there.
+void StepRunner::runOp(OpList::Entry &entry, const StepInput &input,
+                       const DataReader &data, RecordOrder &order) {
+  switch (entry.op->kind) {
+  case MGQ_OP_SEND:
+  case MGQ_OP_RECEIVE:
+  case MGQ_OP_ALL_REDUCE:
+    return ops.begin(entry);
+  case MGQ_OP_COMBINE:
+    return parts.optimizer.combineUses();
+  default:
+    return compute(entry, input, data, order);
+  }
+}
+
+/// Before the first step, and after one that did not run.
+void StepRunner::runAhead(StepInput input, const DataReader &data,
+                          RecordOrder &order) {
+  times.startStep();
+  for (OpList::Entry &entry : ops.entries())
+    if (entry.op->ahead) {
+      ops.waitBefore(entry);
+      runOp(entry, input, data, order);
+    }
+  ops.waitAll();
+}
+
 StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
                               RecordOrder &order) {
   StepResult result;
@@ -162,43 +229,43 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
     result.empty = true;
     return result;
   }
+  if (hasAhead && aheadStep != input.step)
+    runAhead(input, data, order);
   std::fill(results.begin(), results.end(), 0.0);
   optimized = updated = false;
   busy = ended = 0;
   began = secondsNow() + clockOffset;
   parts.optimizer.startStep();
+  reducer.startStep();
+  times.startStep();
   if (std::all_of(counts.begin() + 1, counts.end(),
                   [](double count) { return count == 0; }))
     parts.optimizer.zeroGradients();
 
+  StepInput next = input;
+  ++next.step;
   for (OpList::Entry &entry : ops.entries()) {
     const mgq_op &op = *entry.op;
-    if (op.micro_batch >= 0 && counts[1 + op.micro_batch] == 0)
+    // Whether a micro-batch of the next step counts is not known yet.
+    if (op.ahead ? input.last
+                 : op.micro_batch >= 0 && counts[1 + op.micro_batch] == 0)
       continue;
     ops.waitBefore(entry);
-    if (op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE) {
-      ops.begin(entry);
-    } else if (op.kind == MGQ_OP_COMBINE) {
-      parts.optimizer.combineUses();
-    } else if (op.kind == MGQ_OP_ALL_REDUCE) {
-      double start = secondsNow();
-      int64_t sent = reducer.allReduce(entry.place, op.bytes);
-      ops.sent().of[MGQ_TRAFFIC_GRADIENT] += sent;
-      parts.trace.add(Phase::AllReduce, "all_reduce", start,
-                      secondsNow() - start, -1,
-                      {sent, view.index, MGQ_TRAFFIC_GRADIENT});
-    } else if (op.kind == MGQ_OP_OPTIMIZER) {
+    parts.trace.setStep(op.ahead ? next.step + 1 : input.step + 1);
+    if (op.kind == MGQ_OP_OPTIMIZER)
       optimize(input, result);
-    } else {
-      compute(entry, input, data, order);
-    }
+    else
+      runOp(entry, op.ahead ? next : input, data, order);
   }
+  aheadStep = input.last ? -1 : next.step;
   if (!optimized) // A stage without parameters takes part all the same.
     optimize(input, result);
   ops.waitAll();
+  times.endStep();
+  if (runs == 0)
+    times.reset();
   if (updated)
     parts.executor.runPrepareTrainable();
-  sumLosses(result);
   return result;
 }
 
@@ -227,8 +294,32 @@ void StepRunner::exchangeResults(StepResult &result) {
     parts.trace.add(Phase::Exchange, "norms", start, secondsNow() - start, -1);
 }
 
+/// All ranks know the same norms and losses, and decide alike. Throws where a
+/// step that is not finite is an error.
+bool StepRunner::skipsNonfinite(const StepInput &input, StepResult &result,
+                                const GradientNorm &norm) const {
+  static constexpr const char *advice = "--on-nonfinite=skip skips such steps";
+  if (norm.firstNonfinite >= 0) {
+    if (!skipNonfinite)
+      throw CommonError(fmt::format(
+          "the gradient of parameter '{}' is not finite in step {}; {}",
+          program.params[norm.firstNonfinite].name, input.step + 1, advice));
+    result.nonfinite = "gradients";
+  } else if (scaled && !std::isfinite(result.loss)) {
+    if (!skipNonfinite)
+      throw CommonError(fmt::format("the loss is not finite in step {}; {}",
+                                    input.step + 1, advice));
+    result.nonfinite = "loss";
+  }
+  return result.nonfinite;
+}
+
 void StepRunner::optimize(const StepInput &input, StepResult &result) {
   optimized = true;
+  reducer.finishAll(); // A table without an optimizer op waits here.
+  times.optimizerBegins(secondsNow());
+  if (input.lossScale != 1)
+    parts.optimizer.unscale(input.lossScale);
   if (gradientHook) {
     gradientHook();
     gradientHook = nullptr;
@@ -237,23 +328,17 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   if (view.replica == 0)
     parts.optimizer.squaredNorms(results.data());
   exchangeResults(result);
+  sumLosses(result);
   for (size_t i = 0; i < norms.size(); ++i)
     norms[i] = allResults[owners[i] * results.size() + i];
   GradientNorm norm = parts.optimizer.total(norms.data());
   result.gradNorm = norm.total;
-  if (norm.firstNonfinite >= 0) {
-    const char *name = program.params[norm.firstNonfinite].name;
-    if (!skipNonfinite)
-      throw CommonError(
-          fmt::format("the gradient of parameter '{}' is not finite in step "
-                      "{}; --on-nonfinite=skip skips such steps",
-                      name, input.step + 1));
-    result.nonfinite = true;
+  if (skipsNonfinite(input, result, norm))
     return;
-  }
   double start = secondsNow();
   parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
                          input.learningFactor, input.updates + 1);
+  times.addBusy(start, secondsNow());
   updated = true;
   parts.trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);
 }

@@ -18,16 +18,20 @@ struct StepInput {
   double epoch;          ///< Before the step, for clipping.
   double learningFactor; ///< The schedule's.
   int signal;            ///< That asked this rank to end, 0: none.
+  double lossScale = 1;  ///< The factor on the backward seed.
+  bool last = false;     ///< No step follows.
 };
 
 /// The same on all ranks.
 struct StepResult {
   double loss = 0;
   double gradNorm = 0;
-  double bubble = -1;     ///< Share of waiting; negative: not measured.
-  int signal = 0;         ///< That asked some rank to end: nothing was run.
-  bool empty = false;     ///< No valid target: nothing has changed.
-  bool nonfinite = false; ///< Gradients were not finite, step skipped.
+  double bubble = -1; ///< Share of waiting; negative: not measured.
+  int signal = 0;     ///< That asked some rank to end: nothing was run.
+  bool empty = false; ///< No valid target: nothing has changed.
+  /// What was not finite, so that the step was skipped: "gradients" or, with a
+  /// loss scale, "loss". Null: the step was not skipped.
+  const char *nonfinite = nullptr;
 };
 
 /// Whether the loss of a step is a mean over its valid targets. Throws
@@ -73,34 +77,57 @@ public:
   }
 
   /// In all steps so far.
-  const SentBytes &sent() { return ops.sent(); }
+  SentBytes sent() {
+    SentBytes bytes = ops.sent();
+    bytes.of[MGQ_TRAFFIC_GRADIENT] += reducer.sentBytes();
+    return bytes;
+  }
+
+  /// What ran beside the kernels, of the steps but the first, which warms up.
+  const CommunicationTime &communication() const { return times.time(); }
+
+  /// Called between kernels: the rank is alive, and what is under way goes on.
+  void pulse() {
+    parts.group.pulse();
+    reducer.progress();
+  }
 
 private:
   StepResult runOps(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
   void countTargets(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
+  void runAhead(StepInput input, const DataReader &data, RecordOrder &order);
+  void runOp(OpList::Entry &entry, const StepInput &input,
+             const DataReader &data, RecordOrder &order);
   void prefetchNext(StepInput input, const DataReader &data,
                     RecordOrder &order) const;
   int exchangeCounts(int signal);
   void compute(OpList::Entry &entry, const StepInput &input,
                const DataReader &data, RecordOrder &order);
+  void findFirstReady();
+  void noteCall(int32_t call);
   void optimize(const StepInput &input, StepResult &result);
   void exchangeResults(StepResult &result);
   void sumLosses(StepResult &result) const;
   int64_t recordOf(const StepInput &input, int32_t microBatch,
                    RecordOrder &order) const;
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
-  float seedOf(int32_t microBatch) const;
+  bool skipsNonfinite(const StepInput &input, StepResult &result,
+                      const GradientNorm &norm) const;
+  float seedOf(const StepInput &input, int32_t microBatch) const;
 
   const RankView &view;
   const mgq_program &program;
   Parts parts;
-  OpList ops;
+  HiddenTime times;
   Reducer reducer;
+  OpList ops;
+  std::vector<int32_t> firstReady; ///< By op: the call whose owned gradient is
+                                   ///< final first, -1: none is.
   const Runnable *count;
   float *countPlace;
-  bool byTokens, skipNonfinite;
+  bool byTokens, skipNonfinite, scaled;
   uint64_t seed;               ///< Of dropout.
   int32_t lossRank;            ///< In the first replica.
   std::vector<int32_t> owners; ///< Stage of each trainable parameter.
@@ -118,6 +145,8 @@ private:
   std::vector<double> results, allResults, norms;
   double began = 0, ended = 0, busy = 0;
   bool optimized = false, updated = false;
+  int64_t aheadStep = -1; ///< The step for which `ahead` ops have been run.
+  bool hasAhead;
   const OpList::Entry *running = nullptr; ///< The op that `afterCall` is of.
   std::function<void(int32_t)> afterCall;
 };

@@ -13,8 +13,8 @@ static constexpr size_t traceEvents = 1 << 18;
 Trainer::Trainer(const mgq_program &program, const Options &options,
                  Group &group)
     : program(program), options(options), group(group),
-      view(program, group.rank()), orders(ordersOf(options)),
-      clipping(options) {
+      view(program, group.rank()), orders(ordersOf(options)), clipping(options),
+      lossScale(options) {
   if (group.rank() == 0)
     chief.emplace(program, options);
 }
@@ -70,7 +70,12 @@ void Trainer::makeArena(const Host &host) {
 }
 
 void Trainer::makeParts() {
-  auto pulse = [this] { group.pulse(); };
+  auto pulse = [this] {
+    if (runner)
+      runner->pulse();
+    else
+      group.pulse();
+  };
   weights.emplace(view, options.weights);
   if (!options.dryRun)
     weights->load(*arena, pulse);
@@ -148,9 +153,10 @@ TrainerState Trainer::loadState() {
 void Trainer::resume() {
   struct Numbers {
     int64_t step, updates, emptySteps, nonfiniteSteps, norms;
+    LossScaleState lossScale;
     double history[clipHistoryLength];
   };
-  Numbers numbers = {-1, 0, 0, 0, 0, {}};
+  Numbers numbers = {-1, 0, 0, 0, 0, {}, {}};
   if (chief) {
     TrainerState loaded = loadState();
     auto norms = std::min(loaded.clipHistory.size(), clipHistoryLength);
@@ -159,6 +165,7 @@ void Trainer::resume() {
                loaded.emptySteps,
                loaded.nonfiniteSteps,
                static_cast<int64_t>(norms),
+               loaded.lossScale,
                {}};
     std::copy(loaded.clipHistory.end() - static_cast<ptrdiff_t>(norms),
               loaded.clipHistory.end(), numbers.history);
@@ -177,6 +184,7 @@ void Trainer::resume() {
   state.updates = numbers.updates;
   state.emptySteps = numbers.emptySteps;
   state.nonfiniteSteps = numbers.nonfiniteSteps;
+  lossScale.restore(numbers.lossScale);
   clipping.setHistory({numbers.history, numbers.history + numbers.norms});
 }
 
@@ -258,8 +266,13 @@ int Trainer::run() {
 bool Trainer::trainOne() {
   double start = secondsNow();
   trace->setStep(state.step + 1);
-  StepInput input{state.step, state.updates, epochAfter(state.step),
-                  schedule->factor(state.step), interruptSignal()};
+  StepInput input{state.step,
+                  state.updates,
+                  epochAfter(state.step),
+                  schedule->factor(state.step),
+                  interruptSignal(),
+                  lossScale.scale(),
+                  state.step + 1 >= totalSteps};
   StepResult result = runner->run(input, *data, *order);
   if (result.signal) {
     endSignal = result.signal;
@@ -267,8 +280,10 @@ bool Trainer::trainOne() {
   }
   ++state.step;
   state.emptySteps += result.empty;
-  state.nonfiniteSteps += result.nonfinite;
+  state.nonfiniteSteps += result.nonfinite != nullptr;
   state.updates += !result.empty && !result.nonfinite;
+  if (!result.empty)
+    lossScale.stepped(result.nonfinite);
   if (++stepsRun == 1) {
     arena->samplePeak();
     if (state.step < totalSteps)
@@ -278,7 +293,8 @@ bool Trainer::trainOne() {
     chief->stepped(
         {state.step, epochAfter(state.step), result.loss, result.gradNorm,
          options.learningRate * input.learningFactor,
-         state.microBatches * program.micro_batch_size, secondsNow() - start},
+         state.microBatches * program.micro_batch_size, secondsNow() - start,
+         lossScale.isOn() ? input.lossScale : 0, result.nonfinite},
         result.bubble);
   bool evaluated =
       evalData && ((options.evalSteps && state.step % options.evalSteps == 0) ||
@@ -316,6 +332,7 @@ void Trainer::save() {
   if (!chief)
     return serveCheckpoint(*transfer);
   state.clipHistory = clipping.history();
+  state.lossScale = lossScale.saved();
   state.epoch = epochAfter(state.step);
   chief->syncLog();
   saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit);
@@ -354,8 +371,9 @@ void Trainer::report() {
     // Threads share a process, whose growth says nothing about one of them.
     bool shared = group.inProcess() && group.size() > 1;
     int64_t peak = shared ? view.tables.arena_bytes : arena->peakBytes();
-    std::vector<std::string> texts = group.gatherText(summaryOf(
-        view, peak, runner->sent(), runner->dataSeconds(), pool->threads()));
+    std::vector<std::string> texts = group.gatherText(
+        summaryOf(view, peak, runner->sent(), runner->communication(),
+                  runner->dataSeconds(), pool->threads()));
     if (chief)
       chief->writeSummary(state, texts);
   }

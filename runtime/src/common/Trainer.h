@@ -55,6 +55,7 @@ private:
   Orders orders;
   std::optional<Chief> chief; ///< On rank 0.
   Clipping clipping;
+  LossScale lossScale;
   std::optional<ThreadPool> pool;
   std::optional<Trace> trace; // Before the arena, whose peak does not count it.
   std::optional<Arena> arena;

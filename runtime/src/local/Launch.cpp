@@ -2,6 +2,7 @@
 
 #include "runtime/src/local/Launch.h"
 #include "runtime/src/common/Trainer.h"
+#include "runtime/src/local/LinkTransport.h"
 #include "runtime/src/local/Plugin.h"
 #include "runtime/src/local/ThreadTransport.h"
 #include <cstdlib>
@@ -45,8 +46,12 @@ static std::string nameRank(const Group &group, const char *text,
 /// Runs a rank to its end, and tells the others of a fault while the rank's
 /// memory is still there.
 static Outcome runRank(const mgq_program &program, const Options &options,
-                       mgq_transport &transport) {
-  Group group(transport);
+                       mgq_transport &transport,
+                       const std::optional<LinkModel> &link) {
+  std::optional<LinkTransport> linked;
+  if (link)
+    linked.emplace(transport, *link, program.stages);
+  Group group(linked ? linked->table() : transport);
   Outcome outcome;
   outcome.status = 1;
   Trainer trainer(program, options, group);
@@ -83,18 +88,19 @@ static int reportOutcome(const Outcome &outcome) {
              : reportFault(outcome.fault.c_str(), outcome.status);
 }
 
-static int runThreads(const mgq_program &program, const Options &options) {
+static int runThreads(const mgq_program &program, const Options &options,
+                      const std::optional<LinkModel> &link) {
   int32_t ranks = rankCount(program), running = ranks;
   ThreadTransport transport(ranks, options.timeoutSeconds);
   if (ranks == 1)
-    return reportOutcome(runRank(program, options, transport.end(0)));
+    return reportOutcome(runRank(program, options, transport.end(0), link));
   std::vector<Outcome> outcomes(ranks);
   std::mutex mutex;
   std::condition_variable ended;
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
-      Outcome outcome = runRank(program, options, transport.end(rank));
+      Outcome outcome = runRank(program, options, transport.end(rank), link);
       std::lock_guard<std::mutex> lock(mutex);
       outcomes[rank] = std::move(outcome);
       --running;
@@ -119,13 +125,13 @@ static int runThreads(const mgq_program &program, const Options &options) {
 }
 
 static int runProcess(const mgq_program &program, const Options &options,
-                      int ranks) {
+                      int ranks, const std::optional<LinkModel> &link) {
   mgq_transport *transport =
       openPlugin("mpi", program.plugin_path, options.timeoutSeconds);
   if (transport->size != ranks)
     fail("the program was compiled for {} rank{}, it was launched with {}",
          ranks, ranks == 1 ? "" : "s", transport->size);
-  Outcome outcome = runRank(program, options, *transport);
+  Outcome outcome = runRank(program, options, *transport, link);
   if (!outcome.fault.empty()) {
     // Another rank speaks, and its launcher ends this one.
     sleep(launcherSeconds);
@@ -137,6 +143,7 @@ static int runProcess(const mgq_program &program, const Options &options,
 
 int mgq::rt::launch(const mgq_program &program, const Options &options) {
   checkProgram(program);
+  std::optional<LinkModel> link = linkOfEnvironment();
   int ranks = rankCount(program);
   const char *world = getenv("OMPI_COMM_WORLD_SIZE");
   int launched = world ? atoi(world) : 0;
@@ -144,6 +151,6 @@ int mgq::rt::launch(const mgq_program &program, const Options &options) {
     fail("the program was compiled for {} rank{}, it was launched with {}",
          ranks, ranks == 1 ? "" : "s", launched);
   if (launched > 1)
-    return runProcess(program, options, ranks);
-  return runThreads(program, options);
+    return runProcess(program, options, ranks, link);
+  return runThreads(program, options, link);
 }

@@ -14,6 +14,11 @@ using Clock = std::chrono::steady_clock;
 // a system call, one that computes is not disturbed.
 static constexpr std::chrono::microseconds spinTime{20};
 
+/// Now, as spans count.
+static double seconds() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
 namespace {
 /// One side of a message. The rank that made it owns it; the side that comes
 /// second writes the bytes and `done`.
@@ -24,6 +29,7 @@ struct Post {
   bool isSend = false;
   bool isOpen = false;     ///< Begun, not waited for; the owner's.
   int64_t otherBytes = -1; ///< What the other side has.
+  mgq_span span = {};      ///< Of the copy.
   std::atomic<bool> done{false};
   Post *next = nullptr; ///< In a mailbox.
 };
@@ -52,7 +58,10 @@ public:
 private:
   int32_t begin(bool isSend, void *data, int64_t bytes, int32_t peer,
                 int32_t tag, int64_t *request);
-  int32_t wait(int64_t request);
+  int32_t wait(int64_t request, mgq_span *span);
+  int32_t test(int64_t request, int32_t *done, mgq_span *span);
+  int32_t waitAny(const int64_t *requests, int32_t count);
+  int32_t endPost(int64_t request, mgq_span *span);
   int32_t allGather(const void *mine, int64_t bytes, void *all);
   Post *match(Post &post);
   bool remove(Post &post);
@@ -109,8 +118,14 @@ ThreadTransport::End::End(ThreadTransport &group, int32_t rank, int32_t size)
     return static_cast<End *>(self)->begin(false, data, bytes, peer, tag,
                                            request);
   };
-  table.wait = [](void *self, int64_t request) {
-    return static_cast<End *>(self)->wait(request);
+  table.wait = [](void *self, int64_t request, mgq_span *span) {
+    return static_cast<End *>(self)->wait(request, span);
+  };
+  table.test = [](void *self, int64_t request, int32_t *done, mgq_span *span) {
+    return static_cast<End *>(self)->test(request, done, span);
+  };
+  table.wait_any = [](void *self, const int64_t *requests, int32_t count) {
+    return static_cast<End *>(self)->waitAny(requests, count);
   };
   table.all_gather = [](void *self, const void *mine, int64_t bytes,
                         void *all) {
@@ -224,9 +239,12 @@ int32_t ThreadTransport::End::begin(bool isSend, void *data, int64_t bytes,
     return 0;
   mine.otherBytes = other->bytes;
   other->otherBytes = bytes;
+  mine.span.begin = seconds();
   if (bytes && other->bytes == bytes)
     memcpy(isSend ? other->data : mine.data, isSend ? mine.data : other->data,
            bytes);
+  mine.span.end = seconds();
+  other->span = mine.span;
   mine.done = true;
   // The owner may use its post again as soon as it sees `done`.
   End &owner = *group.ends[other->owner];
@@ -285,7 +303,22 @@ int32_t ThreadTransport::End::sleepUntil(Ready ready, int32_t peer) {
       std::chrono::duration<double>(group.timeout).count()));
 }
 
-int32_t ThreadTransport::End::wait(int64_t request) {
+/// Ends a post that is done.
+int32_t ThreadTransport::End::endPost(int64_t request, mgq_span *span) {
+  Post &post = posts[request];
+  if (span)
+    *span = post.span;
+  post.isOpen = false;
+  unused.push_back(request);
+  if (post.bytes == post.otherBytes)
+    return 0;
+  return fault(fmt::format(
+      "rank {} {} {} bytes with tag {}, rank {} has {}", rank,
+      post.isSend ? "sends" : "expects", post.bytes, post.tag,
+      post.isSend ? post.destination : post.source, post.otherBytes));
+}
+
+int32_t ThreadTransport::End::wait(int64_t request, mgq_span *span) {
   noteCall();
   if (request < 0)
     return group.abortedBy() >= 0 ? faultOfAbort() : 0;
@@ -293,13 +326,25 @@ int32_t ThreadTransport::End::wait(int64_t request) {
   int32_t peer = post.isSend ? post.destination : post.source;
   if (int32_t status = sleepUntil([&] { return post.done.load(); }, peer))
     return status;
-  post.isOpen = false;
-  unused.push_back(request);
-  if (post.bytes != post.otherBytes)
-    return fault(fmt::format("rank {} {} {} bytes with tag {}, rank {} has {}",
-                             rank, post.isSend ? "sends" : "expects",
-                             post.bytes, post.tag, peer, post.otherBytes));
-  return 0;
+  return endPost(request, span);
+}
+
+int32_t ThreadTransport::End::test(int64_t request, int32_t *done,
+                                   mgq_span *span) {
+  noteCall();
+  *done = posts[request].done.load();
+  if (*done)
+    return endPost(request, span);
+  return group.abortedBy() >= 0 ? faultOfAbort() : 0;
+}
+
+int32_t ThreadTransport::End::waitAny(const int64_t *requests, int32_t count) {
+  noteCall();
+  const Post &oldest = posts[requests[0]];
+  int32_t peer = oldest.isSend ? oldest.destination : oldest.source;
+  auto isDone = [&](int64_t request) { return posts[request].done.load(); };
+  return sleepUntil(
+      [&] { return std::any_of(requests, requests + count, isDone); }, peer);
 }
 
 int32_t ThreadTransport::End::copyShown(End &from, int64_t bytes,

@@ -36,6 +36,11 @@ static constexpr std::chrono::microseconds longestSleep{200};
 // How long MPI_Abort may take to end this process.
 static constexpr unsigned abortSeconds = 5;
 
+/// Now, as spans count.
+static double seconds() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
 namespace {
 /// What the rank wants of the communication thread.
 struct Command {
@@ -46,6 +51,7 @@ struct Command {
   int peer = 0, tag = 0;
   int open = 0; ///< MPI's requests that are not done.
   bool done = false;
+  mgq_span span = {-1, -1}; ///< A receiver does not know when it began.
 };
 
 class MpiTransport {
@@ -60,7 +66,12 @@ public:
 
 private:
   int32_t begin(Command command, int64_t *request);
-  int32_t wait(int64_t request);
+  int32_t wait(int64_t request, mgq_span *span);
+  int32_t test(int64_t request, int32_t *done, mgq_span *span);
+  int32_t waitAny(const int64_t *requests, int32_t count);
+  int32_t sleepUntilAny(std::unique_lock<std::mutex> &lock,
+                        const int64_t *wanted, int32_t count);
+  void endCommand(int64_t request, mgq_span *span);
   int32_t fault(std::string text);
   void abort(const char *message);
   void close();
@@ -117,8 +128,14 @@ std::string MpiTransport::open() {
     return static_cast<MpiTransport *>(self)->begin(
         {Command::Receive, nullptr, data, bytes, peer, tag}, request);
   };
-  table.wait = [](void *self, int64_t request) {
-    return static_cast<MpiTransport *>(self)->wait(request);
+  table.wait = [](void *self, int64_t request, mgq_span *span) {
+    return static_cast<MpiTransport *>(self)->wait(request, span);
+  };
+  table.test = [](void *self, int64_t request, int32_t *done, mgq_span *span) {
+    return static_cast<MpiTransport *>(self)->test(request, done, span);
+  };
+  table.wait_any = [](void *self, const int64_t *requests, int32_t count) {
+    return static_cast<MpiTransport *>(self)->waitAny(requests, count);
   };
   table.all_gather = [](void *self, const void *mine, int64_t bytes,
                         void *all) {
@@ -126,7 +143,7 @@ std::string MpiTransport::open() {
     int64_t request;
     int32_t status = transport->begin(
         {Command::AllGather, mine, all, bytes, -1, 0}, &request);
-    return status ? status : transport->wait(request);
+    return status ? status : transport->wait(request, nullptr);
   };
   table.error = [](void *self) {
     return static_cast<MpiTransport *>(self)->errorText.c_str();
@@ -169,41 +186,74 @@ int32_t MpiTransport::begin(Command command, int64_t *request) {
   return 0;
 }
 
-int32_t MpiTransport::wait(int64_t request) {
-  heartbeat.noteCall();
-  std::unique_lock<std::mutex> lock(mutex);
-  if (request < 0)
-    return failure.empty() ? 0 : fault(failure);
-  Command &command = commands[request];
-  auto ready = [&] { return command.done || !failure.empty(); };
-  bool gathers = command.kind == Command::AllGather;
-  heartbeat.setWaitsFor(gathers ? Heartbeat::everybody : command.peer);
+/// Sleeps until one of some commands is done; `mutex` is held by the caller.
+int32_t MpiTransport::sleepUntilAny(std::unique_lock<std::mutex> &lock,
+                                    const int64_t *wanted, int32_t count) {
+  auto ready = [&] {
+    return !failure.empty() ||
+           std::any_of(wanted, wanted + count,
+                       [&](int64_t i) { return commands[i].done; });
+  };
+  const Command &oldest = commands[wanted[0]];
+  bool gathers = oldest.kind == Command::AllGather;
+  int peer = gathers ? Heartbeat::everybody : oldest.peer;
+  heartbeat.setWaitsFor(peer);
   // Without a limit: longer than any run.
   auto span =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
           timeout > 0 ? std::min(timeout, 1e8) : 1e8));
   auto limit = Clock::now() + span;
   while (!forRank.wait_until(lock, limit, ready)) {
-    limit =
-        heartbeat.lifeOf(gathers ? Heartbeat::everybody : command.peer) + span;
+    limit = heartbeat.lifeOf(peer) + span;
     if (limit > Clock::now())
       continue;
-    int waiting = table.rank,
-        awaited = gathers ? Heartbeat::everybody : command.peer;
+    int waiting = table.rank, awaited = peer;
     heartbeat.followWaits(waiting, awaited);
-    char text[160], peer[32] = "the others";
+    char text[160], name[32] = "the others";
     if (awaited >= 0)
-      snprintf(peer, sizeof peer, "rank %d", awaited);
+      snprintf(name, sizeof name, "rank %d", awaited);
     snprintf(text, sizeof text,
-             "rank %d waits for %s: no sign of life for %g s", waiting, peer,
+             "rank %d waits for %s: no sign of life for %g s", waiting, name,
              timeout);
     return fault(text);
   }
   heartbeat.setWaitsFor(-1);
-  if (!command.done)
-    return fault(failure);
+  return failure.empty() ? 0 : fault(failure);
+}
+
+/// Gives back a command that is done; `mutex` is held by the caller.
+void MpiTransport::endCommand(int64_t request, mgq_span *span) {
+  if (span)
+    *span = commands[request].span;
   unused.push_back(request);
+}
+
+int32_t MpiTransport::wait(int64_t request, mgq_span *span) {
+  heartbeat.noteCall();
+  std::unique_lock<std::mutex> lock(mutex);
+  if (request < 0)
+    return failure.empty() ? 0 : fault(failure);
+  if (!commands[request].done)
+    if (int32_t status = sleepUntilAny(lock, &request, 1))
+      return status;
+  endCommand(request, span);
   return 0;
+}
+
+int32_t MpiTransport::test(int64_t request, int32_t *done, mgq_span *span) {
+  heartbeat.noteCall();
+  std::lock_guard<std::mutex> lock(mutex);
+  *done = commands[request].done;
+  if (!*done)
+    return failure.empty() ? 0 : fault(failure);
+  endCommand(request, span);
+  return 0;
+}
+
+int32_t MpiTransport::waitAny(const int64_t *requests, int32_t count) {
+  heartbeat.noteCall();
+  std::unique_lock<std::mutex> lock(mutex);
+  return sleepUntilAny(lock, requests, count);
 }
 
 void MpiTransport::abort(const char *message) {
@@ -318,6 +368,8 @@ void MpiTransport::post(int64_t index) {
     command->open = 1;
     return add(request, index);
   }
+  if (command->kind == Command::Send)
+    command->span.begin = seconds();
   int64_t at = 0;
   do {
     auto bytes = static_cast<int>(std::min(pieceBytes, command->bytes - at));
@@ -351,6 +403,7 @@ void MpiTransport::testOpen() {
     for (int i = 0; i < count; ++i) {
       Command &command = commands[commandOf[indices[i]]];
       command.done = --command.open == 0;
+      command.span.end = seconds();
     }
   }
   forRank.notify_all();

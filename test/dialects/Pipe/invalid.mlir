@@ -146,3 +146,12 @@ pipe.plan gpipe stages(2) replicas(1) micro_batches(1) {
   // expected-error @below {{'pipe.chunk' op with a backward pass is on more than one stage}}
   pipe.chunk 0 on [0, 1] seconds [1.0, 1.0, 0.0, 0.0, 0.0] bytes [0, 0] backward
 }
+
+// -----
+
+// Only backward and weight ops have calls at which an all_reduce begins.
+pipe.rank @r0 stage(0) {
+  %0 = pipe.combine
+  // expected-error @below {{'pipe.all_reduce' op begins at call 3 of no backward or weight op}}
+  %1 = pipe.all_reduce after(%0) call(3)
+}

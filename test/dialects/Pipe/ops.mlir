@@ -51,8 +51,10 @@ pipe.rank @r0 stage(0) memory [64, 64, 128, 128, 128, 64] {
   %c = pipe.combine after(%w)
   // CHECK: %[[A:.*]] = pipe.all_reduce at #pipe.arena<64, 64> after(%[[C]])
   %a = pipe.all_reduce at #pipe.arena<64, 64> after(%c)
-  // CHECK: %[[O:.*]] = pipe.optimizer after(%[[A]])
-  %o = pipe.optimizer after(%a)
+  // CHECK: %[[D:.*]] = pipe.all_reduce bucket(1) of [@w] room(<768, 64>) after(%[[B]], %[[A]]) call(2)
+  %d = pipe.all_reduce bucket(1) of [@w] room(#pipe.arena<768, 64>) after(%b, %a) call(2)
+  // CHECK: %[[O:.*]] = pipe.optimizer after(%[[A]], %[[D]])
+  %o = pipe.optimizer after(%a, %d)
   // CHECK: pipe.send @parameter0 peer(0) after(%[[O]])
   %s = pipe.send @parameter0 peer(0) after(%o)
   // CHECK: pipe.evaluation {

@@ -14,6 +14,7 @@ import sys
 
 OP = re.compile(r"^\s*(%\d+) = pipe\.(\w+)(.*)$")
 AFTER = re.compile(r" after\(([^)]*)\)")
+CALL = re.compile(r" call\((\d+)\)")
 
 
 def events(line):
@@ -23,6 +24,8 @@ def events(line):
 
 def without(line, event):
     rest = [e for e in events(line) if e != event]
+    if event == events(line)[0]:
+        line = CALL.sub("", line)  # a call of that op
     return AFTER.sub(f" after({', '.join(rest)})" if rest else "", line)
 
 
@@ -35,13 +38,15 @@ def is_ordered(lines, first, last, source, target):
             continue
         name, kind = op.group(1), op.group(2)
         direct = set(events(line))
-        if kind not in ("send", "recv"):
+        if kind not in ("send", "recv", "all_reduce"):
             if compute:
                 direct.add(compute)
             compute = name
         before[name] = set(direct)
         for event in direct:
             before[name] |= before.get(event, set())
+        if CALL.search(line):  # part of the op has run, not all of it
+            before[name].discard(events(line)[0])
         if name == target:
             return source in before[name]
     return False

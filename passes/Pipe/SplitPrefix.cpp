@@ -1,0 +1,49 @@
+//===- SplitPrefix.cpp - The frozen prefix as a chunk of its own ----------===//
+
+#include "passes/Pipe/PlanModel.h"
+
+using namespace mgq::pipe;
+namespace planner = mgq::planner;
+
+/// Layers before the first that takes part in gradients.
+static int prefixEnd(const planner::ModelCosts &costs) {
+  int end = 0;
+  for (const planner::LayerCosts &layer : costs.layers) {
+    if (layer.hasBackward || layer.outputNeedsGradient)
+      break;
+    ++end;
+  }
+  return end;
+}
+
+/// FLOPs of some layers' forward pass.
+static double forwardFlops(const planner::ModelCosts &costs, int begin,
+                           int end) {
+  double flops = 0;
+  for (int layer = begin; layer < end; ++layer)
+    flops += costs.layers[layer].forwardFlops;
+  return flops;
+}
+
+planner::Plan mgq::pipe::splitPrefix(planner::Plan plan,
+                                     const planner::ModelCosts &costs) {
+  int cut = prefixEnd(costs);
+  for (size_t i = 0; i < plan.chunks.size(); ++i) {
+    planner::PlannedChunk &rest = plan.chunks[i];
+    if (cut <= rest.firstLayer || cut >= rest.endLayer)
+      continue;
+    planner::PlannedChunk prefix = rest;
+    prefix.endLayer = rest.firstLayer = cut;
+    planner::ChunkCosts &restCosts = plan.problem.chunks[i];
+    planner::ChunkCosts prefixCosts;
+    prefixCosts.ranks = restCosts.ranks;
+    double all = forwardFlops(costs, prefix.firstLayer, rest.endLayer);
+    double part = forwardFlops(costs, prefix.firstLayer, cut);
+    prefixCosts.forward = all > 0 ? restCosts.forward * part / all : 0;
+    restCosts.forward -= prefixCosts.forward;
+    plan.chunks.insert(plan.chunks.begin() + i, prefix);
+    plan.problem.chunks.insert(plan.problem.chunks.begin() + i, prefixCosts);
+    break;
+  }
+  return plan;
+}

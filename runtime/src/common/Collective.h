@@ -1,0 +1,80 @@
+//===- Collective.h - Messages that several ranks exchange ---------*- C++
+//-*-===//
+//
+// A collective is a state machine: begin() posts its first messages, advance()
+// looks whether what is open has arrived and goes on. Neither sleeps, so the
+// rank computes meanwhile; who has nothing to compute sleeps until one of the
+// open requests has news (Reducer).
+//
+//===----------------------------------------------------------------------===//
+#ifndef MGQ_RUNTIME_COMMON_COLLECTIVE_H
+#define MGQ_RUNTIME_COMMON_COLLECTIVE_H
+
+#include "runtime/src/common/Group.h"
+#include "runtime/src/common/HiddenTime.h"
+#include "runtime/src/common/Program.h"
+#include <memory>
+
+namespace mgq::rt {
+
+/// Messages that are open together.
+class MessageSet {
+public:
+  /// `most`: messages that are open at once; more allocate. `times`, if not
+  /// null, is told when they travelled.
+  MessageSet(Group &group, size_t most, HiddenTime *times)
+      : group(group), times(times) {
+    open.reserve(most);
+  }
+
+  /// Messages without bytes are not sent.
+  void send(const void *data, int64_t bytes, int32_t peer, int32_t tag);
+  void receive(void *data, int64_t bytes, int32_t peer, int32_t tag);
+
+  /// Whether all are done.
+  bool done();
+  /// Requests of those that are not.
+  const std::vector<int64_t> &requests() const { return open; }
+  /// Bytes sent so far.
+  int64_t sentBytes() const { return sent; }
+
+private:
+  Group &group;
+  HiddenTime *times;
+  std::vector<int64_t> open;
+  int64_t sent = 0;
+};
+
+/// The reduction of one bucket, used once a step.
+class Collective {
+public:
+  virtual ~Collective() = default;
+  /// Posts the first messages.
+  virtual void begin() = 0;
+  /// Goes on with what has arrived. Returns true when all is done.
+  virtual bool advance() = 0;
+  /// Requests to sleep for, while advance() returns false.
+  virtual const std::vector<int64_t> &requests() const = 0;
+  /// In all steps so far.
+  virtual int64_t sentBytes() const = 0;
+};
+
+/// What a collective works on.
+struct Bucket {
+  const mgq_op *op; ///< MGQ_OP_ALL_REDUCE.
+  float *values;    ///< op->bytes / 4 of them, summed in place.
+  std::byte *room;  ///< op->room_bytes.
+  int32_t firstTag; ///< Two tags are this bucket's own.
+};
+
+/// Sums f32 values in the order of replicas. Work is cut into rounds that fit
+/// the room; in a round each replica owns a shard, gets the others' values of
+/// it, adds them in order and sends the sums back. So every element is
+/// ((v0 + v1) + v2) + ..., however it is cut. Throws Error if there is no room.
+std::unique_ptr<Collective> makeDenseAllReduce(const RankView &view,
+                                               const Bucket &bucket,
+                                               Group &group, HiddenTime *times);
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_COMMON_COLLECTIVE_H
