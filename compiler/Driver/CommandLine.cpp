@@ -189,7 +189,7 @@ static ExitStatus checkFlags(const Flags &flags) {
       {flags.recompute, recomputes, recomputes},
       {flags.frozen, frozens, first(frozens, 2)},
       {flags.overlap, overlaps, overlaps},
-      {flags.compression, compressions, first(compressions, 1)}};
+      {flags.compression, compressions, compressions}};
   for (const Word &word : words) {
     StringRef value = word.flag.getValue();
     if (!isOneOf(value, word.known))
@@ -319,6 +319,7 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.precisionOf.assign(flags.precisionOf.begin(),
                              flags.precisionOf.end());
   options.frozen = flags.frozen;
+  options.compression = flags.compression;
   options.overlap = flags.overlap == "on";
   options.bucketSize = flags.bucketSize;
   options.plan = flags.plan.getNumOccurrences() != 0;

@@ -20,6 +20,7 @@
 #include "llvm/Support/Path.h"
 #include "llvm/Support/Signals.h"
 #include "llvm/Support/ToolOutputFile.h"
+#include "llvm/Support/WithColor.h"
 #include <chrono>
 #include <csignal>
 
@@ -43,6 +44,7 @@ private:
   int importModel();
   int runPhase(const Phase &phase);
   int fitMemory();
+  void noteCompression();
   int emit();
   int writeIr();
   void finishPhase(llvm::StringRef name);
@@ -196,6 +198,13 @@ int Compiler::fitMemory() {
   return error ? reportError(kTool, std::move(error)) : int(kSuccess);
 }
 
+void Compiler::noteCompression() {
+  if (options.compression != "none" && planned.plan.replicas == 1)
+    llvm::WithColor::note(llvm::errs(), kTool)
+        << "--gradient-compression=" << options.compression
+        << " does nothing: there is one replica, which sends no gradients\n";
+}
+
 int Compiler::run() {
   for (const Phase &phase : allPhases()) {
     if (phase.name == "partition")
@@ -205,9 +214,11 @@ int Compiler::run() {
                                           : emit();
     if (status != kSuccess)
       return status;
-    if (phase.name == "schedule")
+    if (phase.name == "schedule") {
       if (int status = fitMemory())
         return status;
+      noteCompression();
+    }
     finishPhase(phase.name);
     if (phase.name == "schedule" && options.plan) {
       llvm::Error error = reportPlan(options, planned);

@@ -2,6 +2,7 @@
 
 #include "compiler/Driver/PlanReport.h"
 
+#include "passes/Pipe/ArenaLayout.h"
 #include "passes/Planner/PlanText.h"
 #include "passes/Planner/Report.h"
 
@@ -20,9 +21,22 @@ static int64_t slotBytes(pipe::RankOp rank) {
   return bytes;
 }
 
+/// Bytes that compressed gradients keep from step to step.
+static int64_t compressionBytes(pipe::RankOp rank) {
+  int64_t bytes = 0;
+  for (auto place : rank.getOps<pipe::PlaceResidualsOp>())
+    if (place.getGradients())
+      for (ArrayAttr pair : {*place.getWorker(), *place.getOwner()})
+        for (auto range : pair.getAsRange<pipe::ArenaAttr>())
+          bytes += pipe::alignBytes(range.getBytes());
+  return bytes;
+}
+
 void mgq::takeExactMemory(ModuleOp module, pipe::PlannedModel &planned) {
+  planned.compressionBytes.clear();
   for (auto rank : module.getOps<pipe::RankOp>()) {
     auto sizes = rank.getMemory();
+    planned.compressionBytes.push_back(compressionBytes(rank));
     if (!sizes || rank.getStage() >= planned.plan.ranks.size())
       continue;
     planner::RankPlan &plan = planned.plan.ranks[rank.getStage()];
@@ -82,18 +96,44 @@ static llvm::Error writeFile(StringRef path, Write write) {
   return llvm::Error::success();
 }
 
+static void printCompression(llvm::raw_ostream &os, const Options &options,
+                             const pipe::PlannedModel &planned) {
+  if (options.compression == "none" || planned.plan.replicas == 1)
+    return;
+  os << "gradient compression: " << options.compression
+     << "; residuals, in the optimizer's memory:";
+  for (int64_t bytes : planned.compressionBytes)
+    os << " " << planner::byteText(bytes);
+  os << "\n";
+}
+
+static llvm::json::Value jsonOf(const Options &options,
+                                const pipe::PlannedModel &planned) {
+  llvm::json::Value json =
+      planner::planJson(planned.plan, planned.costs, planned.cluster);
+  llvm::json::Object &plan = *json.getAsObject();
+  plan["gradient_compression"] = options.compression;
+  if (options.compression == "none" || planned.plan.replicas == 1)
+    return json;
+  for (llvm::json::Value &value : *plan.getArray("ranks")) {
+    llvm::json::Object &rank = *value.getAsObject();
+    rank["compression_residual_bytes"] =
+        planned.compressionBytes[*rank.getInteger("stage")];
+  }
+  return json;
+}
+
 llvm::Error mgq::reportPlan(const Options &options,
                             pipe::PlannedModel &planned) {
   planner::addAlternatives(planned.plan, planned.costs, planned.cluster,
                            planned.request);
   planner::printPlan(llvm::outs(), planned.plan, planned.costs,
                      planned.cluster);
+  printCompression(llvm::outs(), options, planned);
   if (!options.planFile.empty())
     if (llvm::Error error =
             writeFile(options.planFile, [&](llvm::raw_ostream &os) {
-              os << llvm::formatv("{0:2}\n",
-                                  planner::planJson(planned.plan, planned.costs,
-                                                    planned.cluster));
+              os << llvm::formatv("{0:2}\n", jsonOf(options, planned));
             }))
       return error;
   if (!options.planTimeline.empty())

@@ -34,6 +34,7 @@ struct Options {
   std::string precision = "f32";
   std::vector<std::string> precisionOf; // GLOB=f32|bf16
   std::string frozen = "auto";
+  std::string compression = "none"; // of gradients, between replicas
   bool overlap = true;    // gradients of replicas are summed beside backward
   int64_t bucketSize = 0; // bytes of gradients; 0: chosen
   /// With `overlap`: the next step's frozen prefix runs beside the sums too,

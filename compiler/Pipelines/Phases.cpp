@@ -87,6 +87,8 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.partition = options.partition;
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
+  plan.overlap = options.overlap;
+  plan.compression = options.compression;
   plan.splitPrefix = options.overlap && options.runAhead;
   plan.precision = options.precision;
   plan.target = options.target;
@@ -109,6 +111,9 @@ static void buildSchedule(OpPassManager &passes, const Options &options) {
     overlap.bucketBytes = options.bucketSize;
     passes.addPass(pipe::createOverlapStreamsPass(overlap));
   }
+  // All sums over replicas are there.
+  if (options.compression != "none")
+    passes.addPass(pipe::createSparsifyGradientsPass({options.compression}));
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
     passes.addPass(pipe::createPlanMemoryPass());

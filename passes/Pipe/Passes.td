@@ -65,6 +65,19 @@ def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleO
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 
+def SparsifyGradientsPass : Pass<"sparsify-gradients", "::mlir::ModuleOp"> {
+  let summary = "Send gradients between replicas in fewer bytes";
+  let description = [{
+    Each `all_reduce` gets its compression, and each rank that has one gets
+    `place_residuals`: what is lost is added to the next step's gradients
+    (docs/GradientCompression.md). Programs without replicas stay as they are.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+  let options = [
+    Option<"compression", "compression", "std::string", /*default=*/"\"sparse24\"", "bf16, sparse24 or sparse24-int8.">
+  ];
+}
+
 def OverlapStreamsPass : Pass<"pipe-overlap-streams", "::mlir::ModuleOp"> {
   let summary = "Sum gradients over replicas while backward runs";
   let description = [{

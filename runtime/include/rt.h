@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 6
+#define MGQ_ABI_VERSION 8
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -213,6 +213,26 @@ typedef enum mgq_traffic {
   MGQ_TRAFFIC_PARAMETER /* new values of tied parameters */
 } mgq_traffic;
 
+/* How MGQ_OP_ALL_REDUCE sends gradients: see runtime/src/common/Compression.h. */
+typedef enum mgq_compression {
+  MGQ_COMPRESSION_NONE, /* f32 */
+  MGQ_COMPRESSION_BF16,
+  MGQ_COMPRESSION_SPARSE24,     /* 2 of 4 values, as bf16 */
+  MGQ_COMPRESSION_SPARSE24_INT8 /* 2 of 4 values, as 8 bits with a scale */
+} mgq_compression;
+
+/* What lossy compression has not sent yet, f32, in the arena. Two of each: a
+ * step reads one and writes the other, and counts only if it is not skipped. A
+ * worker's lie as the owned gradients do; an owner's are those of its shards,
+ * 256 values a block, one all_reduce after the other. */
+typedef struct mgq_residuals {
+  int64_t gradients; /* offset of the owned gradients */
+  int64_t bytes;     /* of them */
+  int64_t worker[2]; /* offsets; -1: nothing is compressed */
+  int64_t owner[2];
+  int64_t owner_bytes; /* of each */
+} mgq_residuals;
+
 /* One entry of a rank's program of a step. The rank executes them in order;
  * sends, receives and all_reduces are only begun, and are done at the latest
  * where a later op waits for them, or at the end of the program. */
@@ -226,6 +246,7 @@ typedef struct mgq_op {
   int32_t peer; /* stage, of the same replica */
   int32_t tag;
   int32_t traffic;
+  int32_t compression; /* of an all_reduce */
   mgq_ref place;
   int64_t bytes;
   /* Indices of earlier sends, receives and all_reduces that must be done
@@ -316,6 +337,8 @@ typedef struct mgq_rank {
   int32_t op_count;
   const mgq_op *evaluate_ops; /* one record */
   int32_t evaluate_op_count;
+
+  mgq_residuals residuals;
 
   int64_t arena_bytes;
   mgq_memory memory;

@@ -90,6 +90,10 @@ static void addOptimizerOptions(CLI::App &app, Options &o, RawOptions &raw) {
                  "what to do about gradients that are not finite (stop; skip "
                  "with --loss-scale=dynamic)")
       ->check(CLI::IsMember({"stop", "skip"}));
+  app.add_option("--compression-warmup", o.compressionWarmup,
+                 "first steps whose gradients are sent as f32, where the "
+                 "program compresses them (100)")
+      ->type_name("N");
   app.add_option("--adapt-every", raw.adaptEvery, "adaptive micro-batches");
   app.add_option("--replay", raw.replay, "replay adaptive micro-batches");
   app.add_option("--cache-frozen", raw.cacheFrozen,
@@ -243,6 +247,8 @@ static void checkOptions(const Options &o) {
   checkRange("--warmup-steps", static_cast<double>(o.warmupSteps), 0, 1e15);
   checkRange("--warmup-ratio", o.warmupRatio, 0, 1);
   checkRange("--min-learning-rate", o.minLearningRate, 0, o.learningRate);
+  checkRange("--compression-warmup", static_cast<double>(o.compressionWarmup),
+             0, 1e15);
   checkRange("--save-steps", static_cast<double>(o.saveSteps), 0, 1e15);
   checkRange("--save-total-limit", static_cast<double>(o.saveTotalLimit), 0,
              1e9);

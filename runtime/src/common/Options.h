@@ -44,6 +44,7 @@ struct Options {
   LossScaleKind lossScale = LossScaleKind::Off;
   double lossScaleValue = 0; ///< Of a static scale.
   bool skipNonfinite = false;
+  int64_t compressionWarmup = 100; ///< Steps.
 
   std::vector<std::string> evalData;
   int64_t evalSteps = 0; ///< 0: at the end only.

@@ -10,7 +10,8 @@ using namespace mgq::rt;
 }
 
 Reducer::Reducer(const RankView &view, Executor &executor, Group &group,
-                 Trace &trace, HiddenTime *times)
+                 Trace &trace, HiddenTime *times,
+                 CompressedGradients *compressed)
     : view(view), group(group), trace(trace) {
   const mgq_rank &tables = view.tables;
   Slots none(tables.chunk_count, -1);
@@ -32,7 +33,11 @@ Reducer::Reducer(const RankView &view, Executor &executor, Group &group,
                                    "the room of an all_reduce");
     if (op.bytes < 0 || (op.bytes && !bucket.values))
       failBucket(i, "its place");
-    Entry entry = {i, makeDenseAllReduce(view, bucket, group, times), {}};
+    Entry entry = {i, nullptr, {}};
+    if (compressed)
+      entry.collective = compressed->makeAllReduce(bucket, times);
+    if (!entry.collective)
+      entry.collective = makeDenseAllReduce(view, bucket, group, times);
     for (int32_t w = 0; w < op.wait_count; ++w)
       if (Entry *earlier = find(op.waits[w]))
         entry.before.push_back(earlier - entries.data());

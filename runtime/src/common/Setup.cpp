@@ -67,6 +67,7 @@ static std::vector<Agreed> agreedOptions(const Options &o) {
       agreed("--loss-scale", fmt::format("{} {}", static_cast<int>(o.lossScale),
                                          o.lossScaleValue)),
       agreed("--on-nonfinite", o.skipNonfinite),
+      agreed("--compression-warmup", o.compressionWarmup),
       agreed("--eval-data", o.evalData.size()),
       agreed("--eval-steps", o.evalSteps),
       agreed("--dry-run", o.dryRun)};

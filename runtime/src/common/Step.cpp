@@ -33,9 +33,12 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
     : view(view), program(view.program), parts(parts),
       times(Reducer::mostMessages(view) + view.tables.op_count,
             view.tables.op_count + 2),
-      reducer(view, parts.executor, parts.group, parts.trace, &times),
+      compressed(view, parts.arena, parts.group),
+      reducer(view, parts.executor, parts.group, parts.trace, &times,
+              &compressed),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace, &reducer, &times),
+      compressionWarmup(options.compressionWarmup),
       byTokens(reducesByTokens(view.program, options)),
       skipNonfinite(options.skipNonfinite),
       scaled(options.lossScale != LossScaleKind::Off), seed(options.seed),
@@ -236,6 +239,8 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
   busy = ended = 0;
   began = secondsNow() + clockOffset;
   parts.optimizer.startStep();
+  compressed.startStep(compresses(input),
+                       static_cast<float>(1 / input.lossScale));
   reducer.startStep();
   times.startStep();
   if (std::all_of(counts.begin() + 1, counts.end(),
@@ -318,7 +323,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   optimized = true;
   reducer.finishAll(); // A table without an optimizer op waits here.
   times.optimizerBegins(secondsNow());
-  if (input.lossScale != 1)
+  if (input.lossScale != 1 && !compresses(input))
     parts.optimizer.unscale(input.lossScale);
   if (gradientHook) {
     gradientHook();
@@ -338,6 +343,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   double start = secondsNow();
   parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
                          input.learningFactor, input.updates + 1);
+  compressed.commit();
   times.addBusy(start, secondsNow());
   updated = true;
   parts.trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);

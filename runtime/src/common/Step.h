@@ -4,6 +4,7 @@
 #define MGQ_RUNTIME_COMMON_STEP_H
 
 #include "runtime/src/common/Clipping.h"
+#include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Reducer.h"
@@ -92,6 +93,9 @@ public:
     reducer.progress();
   }
 
+  /// What compressed gradients have not sent yet.
+  CompressedGradients &residuals() { return compressed; }
+
 private:
   StepResult runOps(const StepInput &input, const DataReader &data,
                     RecordOrder &order);
@@ -113,6 +117,10 @@ private:
   int64_t recordOf(const StepInput &input, int32_t microBatch,
                    RecordOrder &order) const;
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
+  /// Whether the step's gradients are compressed; then they are unscaled, too.
+  bool compresses(const StepInput &input) const {
+    return compressed.isUsed() && input.step >= compressionWarmup;
+  }
   bool skipsNonfinite(const StepInput &input, StepResult &result,
                       const GradientNorm &norm) const;
   float seedOf(const StepInput &input, int32_t microBatch) const;
@@ -121,10 +129,12 @@ private:
   const mgq_program &program;
   Parts parts;
   HiddenTime times;
+  CompressedGradients compressed;
   Reducer reducer;
   OpList ops;
   std::vector<int32_t> firstReady; ///< By op: the call whose owned gradient is
                                    ///< final first, -1: none is.
+  int64_t compressionWarmup;
   const Runnable *count;
   float *countPlace;
   bool byTokens, skipNonfinite, scaled;

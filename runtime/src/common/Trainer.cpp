@@ -142,7 +142,7 @@ TrainerState Trainer::loadState() {
     loadParameters(options.initialParameters, *transfer);
   if (source != Source::Checkpoint)
     return none;
-  TrainerState loaded = loadCheckpoint(path, *transfer);
+  TrainerState loaded = loadCheckpoint(path, *transfer, &runner->residuals());
   if (loaded.step > totalSteps && !options.dryRun)
     fail("'{}' is at step {}, beyond the {} steps asked for", path, loaded.step,
          totalSteps);
@@ -175,7 +175,7 @@ void Trainer::resume() {
     if (source == Source::Parameters)
       acceptParameters(*transfer);
     else if (source == Source::Checkpoint)
-      acceptCheckpoint(*transfer);
+      acceptCheckpoint(*transfer, &runner->residuals());
   }
   group.fromFirst(numbers);
   if (numbers.step < 0)
@@ -330,12 +330,13 @@ void Trainer::evaluateOnly() {
 void Trainer::save() {
   savedStep = state.step;
   if (!chief)
-    return serveCheckpoint(*transfer);
+    return serveCheckpoint(*transfer, &runner->residuals());
   state.clipHistory = clipping.history();
   state.lossScale = lossScale.saved();
   state.epoch = epochAfter(state.step);
   chief->syncLog();
-  saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit);
+  saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit,
+                 &runner->residuals());
 }
 
 void Trainer::finish() {
