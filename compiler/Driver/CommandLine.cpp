@@ -202,14 +202,13 @@ static ExitStatus checkFlags(const Flags &flags) {
   struct Number {
     const cl::opt<int64_t> &flag;
     int64_t least, most;
-    bool later; // values above the least are not supported yet
   };
   constexpr int64_t any = INT64_MAX;
   const Number numbers[] = {
-      {flags.stages, 1, kMostRanks, 0}, {flags.replicas, 1, kMostRanks, 0},
-      {flags.ranks, 1, kMostRanks, 0},  {flags.chunks, 1, kMostRanks, 0},
-      {flags.bucketSize, 1, any, 0},    {flags.fp32Steps, 0, any, 1},
-      {flags.bf16Ramp, 0, any, 1}};
+      {flags.stages, 1, kMostRanks}, {flags.replicas, 1, kMostRanks},
+      {flags.ranks, 1, kMostRanks},  {flags.chunks, 1, kMostRanks},
+      {flags.bucketSize, 1, any},    {flags.fp32Steps, 0, any},
+      {flags.bf16Ramp, 0, any}};
   for (const Number &number : numbers) {
     int64_t value = number.flag.getValue();
     if (number.flag.getNumOccurrences() && value < number.least)
@@ -218,9 +217,6 @@ static ExitStatus checkFlags(const Flags &flags) {
     if (value > number.most)
       return usage("--" + number.flag.ArgStr + "=" + Twine(value) +
                    ": expected at most " + Twine(number.most));
-    if (number.later && value > number.least)
-      return notYet("--" + number.flag.ArgStr + "=" + Twine(value),
-                    Twine(number.least));
   }
   StringRef schedule = flags.schedule.getValue();
   if (flags.chunks > 1 && (schedule == "gpipe" || schedule == "one_f_one_b"))
@@ -233,6 +229,10 @@ static ExitStatus checkFlags(const Flags &flags) {
       return usage("--precision-of=" + text +
                    ": expected GLOB=f32 or GLOB=bf16");
   }
+  if ((flags.fp32Steps > 0 || flags.bf16Ramp > 0) && flags.precision == "f32" &&
+      flags.precisionOf.empty())
+    return usage("--fp32-steps and --bf16-ramp: with --precision=f32 all steps "
+                 "are in f32; expected --precision=layered or bf16");
   if (flags.gpuArch.getNumOccurrences())
     return notYet("--gpu-arch");
   if (flags.planTimeline.getNumOccurrences() && !hasPlan)
@@ -316,6 +316,8 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.cluster = flags.cluster;
   options.profile = flags.profile;
   options.precision = flags.precision;
+  options.fp32Steps = flags.fp32Steps;
+  options.bf16Ramp = flags.bf16Ramp;
   options.precisionOf.assign(flags.precisionOf.begin(),
                              flags.precisionOf.end());
   options.frozen = flags.frozen;

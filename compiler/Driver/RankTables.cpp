@@ -6,6 +6,7 @@
 
 #include "compiler/Driver/RankTables.h"
 
+#include "dialects/NN/NNPhases.h"
 #include "passes/Pipe/PlanModel.h"
 #include "runtime/include/rt.h"
 
@@ -27,6 +28,11 @@ private:
   Constant *ref(Attribute place);
   Constant *nowhere() {
     return make.record({make.i32(MGQ_SPACE_NONE), make.i32(0), make.i64(0)});
+  }
+  /// What takes a layer function's place in bf16, or null.
+  Constant *late(StringRef kernel) {
+    FlatSymbolRefAttr name = nn::lateOf(module, kernel);
+    return name ? make.function(name.getValue()) : make.null();
   }
   Constant *sequence(SequenceKind kind, int64_t chunk = -1);
   Table places();
@@ -103,7 +109,7 @@ Constant *RankWriter::sequence(SequenceKind kind, int64_t chunk) {
            make.array(args), make.i32(args.size()),
            make.i32(layer == index.layers.end() ? -1 : layer->second),
            make.i64(call.getScratch().getOffset()),
-           make.i64(call.getScratch().getBytes())}));
+           make.i64(call.getScratch().getBytes()), late(call.getKernel())}));
     }
   Table loadTable = make.table(loads), callTable = make.table(calls);
   return make.record(

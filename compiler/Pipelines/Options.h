@@ -33,6 +33,7 @@ struct Options {
   std::string profile;           // file; empty: none
   std::string precision = "f32";
   std::vector<std::string> precisionOf; // GLOB=f32|bf16
+  int64_t fp32Steps = 0, bf16Ramp = 0;
   std::string frozen = "auto";
   std::string compression = "none"; // of gradients, between replicas
   bool overlap = true;    // gradients of replicas are summed beside backward

@@ -61,6 +61,8 @@ static void buildDifferentiate(OpPassManager &passes, const Options &options) {
   casts.precision = options.precision;
   llvm::append_range(casts.precisionOf, options.precisionOf);
   casts.tables = options.target != "cpu";
+  casts.fp32Steps = options.fp32Steps;
+  casts.bf16Ramp = options.bf16Ramp;
   passes.addPass(nn::createInsertCastsPass(std::move(casts)));
 }
 

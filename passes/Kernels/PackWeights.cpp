@@ -29,6 +29,7 @@
 #include "passes/Kernels/HandKernels.h"
 #include "passes/Kernels/Passes.h"
 
+#include "dialects/NN/NNPhases.h"
 #include "mlir/Dialect/Linalg/IR/Linalg.h"
 
 namespace mgq::kernels {
@@ -102,6 +103,13 @@ struct MarkPackablePass
           arguments.push_back(index);
       if (!arguments.empty())
         layer->setAttr(kPackableAttr, builder.getDenseI64ArrayAttr(arguments));
+      // What takes its place later reads the same weights.
+      auto late = layer->getAttrOfType<FlatSymbolRefAttr>(nn::kLateAttr);
+      if (!late)
+        continue;
+      for (StringRef name : {StringRef(kPackableAttr), StringRef(kStoredAttr)})
+        if (Attribute facts = layer->getAttr(name))
+          symbols.lookup(late.getAttr())->setAttr(name, facts);
     }
   }
 };

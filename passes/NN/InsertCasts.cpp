@@ -24,6 +24,7 @@
 #include "passes/NN/Passes.h"
 
 #include "dialects/NN/NNBuild.h"
+#include "dialects/NN/NNPhases.h"
 #include "llvm/ADT/EquivalenceClasses.h"
 
 namespace mgq::nn {
@@ -94,9 +95,10 @@ private:
 
 class CastInserter {
 public:
-  CastInserter(ModuleOp module, PrecisionPolicy policy, bool tables)
+  CastInserter(ModuleOp module, PrecisionPolicy policy, bool tables,
+               bool progressive)
       : module(module), symbols(module), policy(std::move(policy)),
-        tables(tables) {}
+        tables(tables), progressive(progressive) {}
 
   void run();
 
@@ -109,12 +111,13 @@ private:
   void joinOperand(func::CallOp reader, unsigned operand);
   void fixWhatStaysWide();
   void rewriteFunctions();
+  void keepEarly(func::FuncOp function, const llvm::BitVector &weights);
   void rewriteCall(func::CallOp call);
 
   ModuleOp module;
   SymbolTable symbols;
   PrecisionPolicy policy;
-  bool tables;
+  bool tables, progressive;
   SmallVector<func::CallOp> calls;
   /// Calls that compute from inputs alone, such as masks.
   llvm::DenseSet<Operation *> inputsOnly;
@@ -174,7 +177,8 @@ void CastInserter::joinOperand(func::CallOp reader, unsigned operand) {
     return call && phaseOf(call) == "forward";
   });
   if (readForward)
-    mayBeNarrow &= policy.hasNarrowStream();
+    // Neighbours may be in different phases of progressive precision.
+    mayBeNarrow &= policy.hasNarrowStream() && !progressive;
   else if (isResidual) // f32 where the layer's products are.
     mayBeNarrow &= layers.find(function)->second.rest() == Precision::bf16;
   slots.at(made).isStream |= readForward;
@@ -216,16 +220,35 @@ void CastInserter::fixWhatStaysWide() {
     slots.at(slot).isFixed = true;
 }
 
+/// Puts a copy that computes in f32 into the place of a function, which becomes
+/// what it is later. The calls' types stay those of the copy: f32, so that
+/// memory is planned for the larger.
+void CastInserter::keepEarly(func::FuncOp function,
+                             const llvm::BitVector &weights) {
+  func::FuncOp early = function.clone();
+  std::string name = function.getName().str();
+  symbols.remove(function);
+  function.setName(name + ".late");
+  symbols.insert(early, function->getIterator());
+  symbols.insert(function, ++early->getIterator());
+  early->setAttr(kLateAttr, FlatSymbolRefAttr::get(function.getNameAttr()));
+  LayerPrecision::narrowOperands(early, weights);
+}
+
 void CastInserter::rewriteFunctions() {
   for (auto &[op, layer] : layers) {
     auto function = cast<func::FuncOp>(op);
     llvm::BitVector operands(function.getNumArguments());
-    llvm::BitVector results(function.getNumResults());
-    for (unsigned i = 0, e = operands.size(); i < e; ++i)
-      operands[i] = slots.isNarrow(slots.of(op, false, i)) ||
-                    layer.isNarrowWeight(i, tables);
+    llvm::BitVector results(function.getNumResults()), weights(operands);
+    for (unsigned i = 0, e = operands.size(); i < e; ++i) {
+      weights[i] = layer.isNarrowWeight(i, tables);
+      operands[i] = weights[i] || slots.isNarrow(slots.of(op, false, i));
+    }
     for (unsigned i = 0, e = results.size(); i < e; ++i)
       results[i] = slots.isNarrow(slots.of(op, true, i));
+    bool changes = operands.any() || results.any() || layer.takesNarrow();
+    if (progressive && changes)
+      keepEarly(function, weights);
     layer.insertCasts(operands, results);
   }
 }
@@ -283,8 +306,17 @@ struct InsertCastsPass : mgq::nn::impl::InsertCastsPassBase<InsertCastsPass> {
         PrecisionPolicy::create(getOperation(), precision, precisionOf);
     if (failed(policy))
       return signalPassFailure();
+    bool isProgressive = fp32Steps > 0 || bf16Ramp > 0;
+    if (isProgressive) {
+      Builder builder(&getContext());
+      getOperation()->setAttr(kFp32StepsAttr,
+                              builder.getI64IntegerAttr(fp32Steps));
+      getOperation()->setAttr(kBf16RampAttr,
+                              builder.getI64IntegerAttr(bf16Ramp));
+    }
     if (policy->isNeeded())
-      CastInserter(getOperation(), std::move(*policy), tables).run();
+      CastInserter(getOperation(), std::move(*policy), tables, isProgressive)
+          .run();
   }
 };
 } // namespace

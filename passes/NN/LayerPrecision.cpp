@@ -189,8 +189,18 @@ Value LayerPrecision::narrow(Value value) {
              CastOp::create(builder, value.getLoc(), type.clone(bf16), value);
 }
 
-void LayerPrecision::insertCasts(const llvm::BitVector &operands,
-                                 const llvm::BitVector &results) {
+/// Erases what nothing reads any more, and gives the function its type.
+static void finish(func::FuncOp layer) {
+  Block &body = layer.getBody().front();
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+    if (isOpTriviallyDead(&op))
+      op.erase();
+  layer.setType(FunctionType::get(layer.getContext(), body.getArgumentTypes(),
+                                  body.getTerminator()->getOperandTypes()));
+}
+
+void LayerPrecision::narrowOperands(func::FuncOp layer,
+                                    const llvm::BitVector &operands) {
   Block &body = layer.getBody().front();
   OpBuilder builder(layer.getContext());
   builder.setInsertionPointToStart(&body);
@@ -207,15 +217,17 @@ void LayerPrecision::insertCasts(const llvm::BitVector &operands,
           user->getResult(0).replaceAllUsesWith(wide);
     argument.replaceAllUsesExcept(wide, wide);
   }
+  finish(layer);
+}
+
+void LayerPrecision::insertCasts(const llvm::BitVector &operands,
+                                 const llvm::BitVector &results) {
+  narrowOperands(layer, operands);
   for (Operation *product : narrowProducts)
     for (OpOperand *factor : factorsOf(product))
       factor->set(narrow(factor->get()));
-  Operation *terminator = body.getTerminator();
+  Operation *terminator = layer.getBody().front().getTerminator();
   for (unsigned i : results.set_bits())
     terminator->setOperand(i, narrow(terminator->getOperand(i)));
-  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
-    if (isOpTriviallyDead(&op))
-      op.erase();
-  layer.setType(FunctionType::get(layer.getContext(), body.getArgumentTypes(),
-                                  terminator->getOperandTypes()));
+  finish(layer);
 }

@@ -24,11 +24,17 @@ public:
   /// `tables`, a table in a layer of bf16 whose rows are looked up.
   bool isNarrowWeight(unsigned operand, bool tables) const;
   Precision rest() const { return precision.rest; }
+  /// Whether any product takes bf16.
+  bool takesNarrow() const { return !narrowProducts.empty(); }
 
   /// Puts casts around products of bf16, and makes these operands and results
   /// of the function bf16. Each value is rounded once.
   void insertCasts(const llvm::BitVector &operands,
                    const llvm::BitVector &results);
+
+  /// Makes these operands of a function bf16, widened by a cast behind them.
+  static void narrowOperands(mlir::func::FuncOp layer,
+                             const llvm::BitVector &operands);
 
 private:
   mlir::Value narrow(mlir::Value value);

@@ -2,6 +2,8 @@
 
 #include "passes/Pipe/RankMemory.h"
 
+#include "dialects/NN/NNPhases.h"
+
 using namespace mlir;
 using namespace mgq::pipe;
 namespace nn = mgq::nn;
@@ -10,7 +12,7 @@ namespace nn = mgq::nn;
 // Kernels
 //===----------------------------------------------------------------------===//
 
-Kernels::Kernels(ModuleOp module) {
+Kernels::Kernels(ModuleOp module) : module(module) {
   if (auto code = module.lookupSymbol<ModuleOp>("kernels"))
     symbols.emplace(code);
 }
@@ -21,6 +23,13 @@ LLVM::LLVMFuncOp Kernels::find(StringRef name) const {
 
 int64_t Kernels::scratchBytes(StringRef name) const {
   LLVM::LLVMFuncOp code = find(name);
+  if (FlatSymbolRefAttr late = nn::lateOf(module, name))
+    if (code && find(late.getValue()))
+      return std::max(scratchBytes(code), scratchBytes(find(late.getValue())));
+  return scratchBytes(code);
+}
+
+int64_t Kernels::scratchBytes(LLVM::LLVMFuncOp code) {
   auto bytes =
       code ? code->getAttrOfType<IntegerAttr>("nn.scratch_bytes") : nullptr;
   return bytes ? bytes.getInt() : 0;

@@ -25,7 +25,8 @@ public:
   explicit Kernels(mlir::ModuleOp module);
 
   mlir::LLVM::LLVMFuncOp find(llvm::StringRef name) const;
-  /// Bytes of scratch that a layer function asks for.
+  /// Bytes of scratch that a layer function asks for, in either phase of
+  /// progressive precision.
   int64_t scratchBytes(llvm::StringRef name) const;
   /// The function that packs what a call reads as this operand, or null: the
   /// kernel reads the parameter as it is stored.
@@ -35,6 +36,9 @@ public:
   int64_t panelBytes(llvm::StringRef packFunction) const;
 
 private:
+  static int64_t scratchBytes(mlir::LLVM::LLVMFuncOp code);
+
+  mutable mlir::ModuleOp module;
   std::optional<mlir::SymbolTable> symbols;
 };
 

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 8
+#define MGQ_ABI_VERSION 9
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -71,6 +71,8 @@ typedef struct mgq_call {
   int32_t layer;          /* index into mgq_program.layers, -1: none */
   int64_t scratch_offset; /* in the arena */
   int64_t scratch_bytes;
+  /* Takes the kernel's place from the layer's `late_from` on; null: none. */
+  mgq_kernel late;
 } mgq_call;
 
 /* Copies an input of the micro-batch to `place` before the calls. */
@@ -213,7 +215,8 @@ typedef enum mgq_traffic {
   MGQ_TRAFFIC_PARAMETER /* new values of tied parameters */
 } mgq_traffic;
 
-/* How MGQ_OP_ALL_REDUCE sends gradients: see runtime/src/common/Compression.h. */
+/* How MGQ_OP_ALL_REDUCE sends gradients: see runtime/src/common/Compression.h.
+ */
 typedef enum mgq_compression {
   MGQ_COMPRESSION_NONE, /* f32 */
   MGQ_COMPRESSION_BF16,
@@ -279,6 +282,9 @@ typedef struct mgq_layer {
   const char *name;
   int64_t forward_flops;
   int64_t backward_flops;
+  /* Progressive precision: the step, from 0, from which on its calls run their
+   * `late` kernels (bf16); 0 where they have none. */
+  int64_t late_from;
 } mgq_layer;
 
 /* Bytes of the arena, by what they hold; they add up to arena_bytes. */

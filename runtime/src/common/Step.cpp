@@ -169,6 +169,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   if (entry.seed)
     *entry.seed = seedOf(input, op.micro_batch);
   running = &entry;
+  parts.executor.setStep(input.step);
   double start = secondsNow();
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
                      hasGradients ? &afterCall : nullptr);

@@ -273,6 +273,8 @@ bool Trainer::trainOne() {
                   interruptSignal(),
                   lossScale.scale(),
                   state.step + 1 >= totalSteps};
+  if (chief)
+    chief->noteLayers(state.step);
   StepResult result = runner->run(input, *data, *order);
   if (result.signal) {
     endSignal = result.signal;
@@ -310,6 +312,8 @@ bool Trainer::trainOne() {
 void Trainer::evaluateNow() {
   if (!evalData)
     return;
+  // As the step that comes next would compute.
+  executor->setStep(state.step);
   Evaluation evaluation = evaluator->run(*evalData);
   evaluatedStep = state.step;
   if (chief)

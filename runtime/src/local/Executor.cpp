@@ -158,8 +158,11 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
     double start = secondsNow();
-    call.kernel(runnable.pointers.data() + runnable.firstPointer[i],
-                call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
+    bool isLate = call.late && call.layer >= 0 &&
+                  step >= view.program.layers[call.layer].late_from;
+    (isLate ? call.late : call.kernel)(
+        runnable.pointers.data() + runnable.firstPointer[i],
+        call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
     double seconds = secondsNow() - start;
     checkIndexError(call.name);
     pulse();

@@ -63,6 +63,10 @@ public:
   void load(const Runnable &runnable, const DataReader &data, int64_t record,
             const RandomKey &key);
 
+  /// The step, from 0, whose micro-batches run from here on: it says which
+  /// kernels layers of progressive precision run.
+  void setStep(int64_t number) { step = number; }
+
   /// Runs the calls. `afterCall` is told the number of each call that has run.
   /// Throws Error after an index outside its range, naming node and layer.
   void run(const Runnable &runnable, Phase phase, int32_t microBatch,
@@ -82,6 +86,7 @@ public:
   void resetTimes();
 
 private:
+  int64_t step = 0;
   const RankView &view;
   Arena &arena;
   const Weights &weights;
