@@ -67,10 +67,10 @@ def print_table(title, plain, everything):
         print(f"{name + ', ' + unit:24}{before:12.3f}{after:12.3f}{compared:>9}{goal:9.2f}")
 
 
-def planned(model, work, name, options):
-    """Iteration, utilisation and memory of a plan for the cluster."""
+def planned(model, work, name, cluster, options):
+    """Iteration, utilisation and memory of a plan for a cluster."""
     path = work / f"{name}.json"
-    run(COMPILE, model, f"--cluster={CLUSTER}", "--target=cuda", f"--plan={path}", *options,
+    run(COMPILE, model, f"--cluster={cluster}", "--target=cuda", f"--plan={path}", *options,
         stdout=subprocess.DEVNULL)  # fmt: skip
     plan = json.loads(path.read_text())
     ranks = plan["ranks"]
@@ -90,23 +90,26 @@ def simulate(work):
     model = work / "14b.onnx"
     export(model, "--size", "14b", "--no-weights", "--length", "512", "--lora")
     plain = planned(
-        model, work, "plain", [*PLAIN, "--stages=8", f"--micro-batches={SAMPLES}"]
+        model, work, "plain", CLUSTER, [*PLAIN, "--stages=8", f"--micro-batches={SAMPLES}"]
     )
-    shapes = [(8, 1), (4, 2), (2, 4)]
-    cases = [
-        planned(
-            model, work, f"all-{stages}x{replicas}",
-            [*ALL, f"--stages={stages}", f"--replicas={replicas}",
-             f"--micro-batches={SAMPLES // replicas}"],
-        )
-        for stages, replicas in shapes
-    ]  # fmt: skip
-    for case, shape in zip(cases, shapes, strict=True):
-        print_table(
-            f"MiniGPT4Qwen-14B, LoRA, 512 tokens, 8 x 24 GB, {SAMPLES} samples a step, simulated; "
-            f"all: {shape[0]} stages x {shape[1]} replicas",
-            plain, case,
-        )  # fmt: skip
+    # The planner takes what memory there is: once all of it, once the goal's.
+    limit = GOALS["memory"] * plain["memory"] / 2**30
+    smaller = work / "smaller.yaml"
+    smaller.write_text(
+        CLUSTER.read_text().replace("count: 8", f"count: 8, memory: {limit:.2f} GiB")
+    )
+    for title, cluster in (("24 GB", CLUSTER), (f"{limit:.1f} of 24 GB", smaller)):
+        for stages, replicas in ((8, 1), (4, 2)):
+            case = planned(
+                model, work, f"all-{stages}x{replicas}", cluster,
+                [*ALL, f"--stages={stages}", f"--replicas={replicas}",
+                 f"--micro-batches={SAMPLES // replicas}"],
+            )  # fmt: skip
+            print_table(
+                f"MiniGPT4Qwen-14B, LoRA, 512 tokens, {SAMPLES} samples a step, simulated; plain: "
+                f"8 stages; all: {stages} stages x {replicas} replicas with {title} each",
+                plain, case,
+            )  # fmt: skip
 
 
 def trained(program, data, work, steps):

@@ -85,7 +85,8 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.ranks = options.ranks;
   plan.microBatches = options.microBatches;
   plan.chunks = options.chunks;
-  plan.schedule = options.schedule;
+  plan.schedule = options.plannedSchedule.empty() ? options.schedule
+                                                  : options.plannedSchedule;
   plan.partition = options.partition;
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
