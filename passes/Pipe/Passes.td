@@ -77,7 +77,7 @@ def OverlapStreamsPass : Pass<"pipe-overlap-streams", "::mlir::ModuleOp"> {
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
   let options = [
     Option<"bucketBytes", "bucket-bytes", "int64_t", /*default=*/"0",
-           "Bytes of gradients from which a bucket is full; 0: an eighth of a rank's, within 16 KiB and 25 MiB.">
+           "Bytes of gradients from which a bucket is full; 0: a sixteenth of a rank's, within 16 KiB and 25 MiB. The first is full at an eighth of that.">
   ];
 }
 
