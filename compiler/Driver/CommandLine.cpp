@@ -187,7 +187,7 @@ static ExitStatus checkFlags(const Flags &flags) {
        hasPlan ? all(precisions) : first(precisions, 1)},
       {flags.edges, edges, first(edges, 1)},
       {flags.recompute, recomputes, recomputes},
-      {flags.frozen, frozens, first(frozens, 2)},
+      {flags.frozen, frozens, frozens},
       {flags.overlap, overlaps, overlaps},
       {flags.compression, compressions, first(compressions, 1)}};
   for (const Word &word : words) {

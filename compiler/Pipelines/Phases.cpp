@@ -82,6 +82,7 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
   plan.splitPrefix = options.overlap && options.runAhead;
+  plan.splitLayers = options.frozen == "sharded";
   plan.precision = options.precision;
   plan.target = options.target;
   plan.cluster = options.cluster;
@@ -94,8 +95,15 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
 static void buildSchedule(OpPassManager &passes, const Options &options) {
   passes.addPass(pipe::createSchedulePass());
   // Messages follow from where the ops are.
+  bool isSharded = options.frozen == "sharded";
+  pipe::RunPrefixAheadPassOptions prefix;
+  prefix.layersFirst = isSharded;
   if (options.overlap && options.runAhead)
-    passes.addPass(pipe::createRunPrefixAheadPass());
+    passes.addPass(pipe::createRunPrefixAheadPass(prefix));
+  // What does not run ahead runs layer by layer all the same.
+  prefix.thisStep = true;
+  if (isSharded)
+    passes.addPass(pipe::createRunPrefixAheadPass(prefix));
   passes.addPass(pipe::createInsertCommunicationPass());
   // Gradients lie in the arena in the order of their buckets.
   if (options.overlap) {
@@ -103,6 +111,8 @@ static void buildSchedule(OpPassManager &passes, const Options &options) {
     overlap.bucketBytes = options.bucketSize;
     passes.addPass(pipe::createOverlapStreamsPass(overlap));
   }
+  if (isSharded)
+    passes.addPass(pipe::createShardFrozenPass());
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
     passes.addPass(pipe::createPlanMemoryPass());

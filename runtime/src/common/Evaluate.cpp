@@ -32,8 +32,10 @@ static int32_t stageOfOutput(const mgq_program &program, int32_t output) {
 Evaluator::Evaluator(const RankView &view, bool byTokens, Executor &executor,
                      Group &group, Trace &trace)
     : view(view), program(view.program), executor(executor), group(group),
+      reducer(view, view.tables.evaluate_ops, view.tables.evaluate_op_count,
+              executor, group, trace, nullptr),
       ops(view, view.tables.evaluate_ops, view.tables.evaluate_op_count,
-          executor, group, trace),
+          executor, group, trace, &reducer),
       byTokens(byTokens), lossRank(lossStage(view.program)) {
   Slots none(view.tables.chunk_count, -1);
   count = &executor.prepare(view.tables.count, -1, none);
@@ -68,9 +70,11 @@ void Evaluator::runRecord(const DataReader &data, int64_t record,
     executor.run(*count, Phase::Count, -1);
     values[1] = static_cast<double>(*countPlace);
   }
+  reducer.startStep();
   for (OpList::Entry &entry : ops.entries()) {
     ops.waitBefore(entry);
-    if (entry.op->kind == MGQ_OP_SEND || entry.op->kind == MGQ_OP_RECEIVE) {
+    if (entry.op->kind == MGQ_OP_SEND || entry.op->kind == MGQ_OP_RECEIVE ||
+        isCollective(*entry.op)) {
       ops.begin(entry);
     } else if (entry.op->kind == MGQ_OP_EVALUATE) {
       executor.load(*entry.runnable, data, record, RandomKey());
@@ -106,15 +110,20 @@ Evaluation Evaluator::run(const DataReader &data) {
   int64_t size = blockRounds * width, replicas = program.replicas;
   block.resize(size);
   allBlocks.resize(size * group.size());
+  unused.resize(width);
   weight = 0;
   int64_t blockRecords = blockRounds * replicas;
   for (int64_t begin = 0; begin < data.records(); begin += blockRecords) {
     int64_t end = std::min(data.records(), begin + blockRecords);
     std::fill(block.begin(), block.end(), 0.0);
-    for (int64_t record = begin + view.replica; record < end;
-         record += replicas)
-      runRecord(data, record,
-                block.data() + (record - begin) / replicas * width);
+    for (int64_t round = 0, first; (first = begin + round * replicas) < end;
+         ++round) {
+      int64_t record = first + view.replica;
+      if (record < end)
+        runRecord(data, record, block.data() + round * width);
+      else if (!reducer.empty()) // Others need its slices.
+        runRecord(data, first, unused.data());
+    }
     group.allGather(block.data(), size * static_cast<int64_t>(sizeof(double)),
                     allBlocks.data());
     for (int64_t record = begin; record < end; ++record)

@@ -33,7 +33,8 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
     : view(view), program(view.program), parts(parts),
       times(Reducer::mostMessages(view) + view.tables.op_count,
             view.tables.op_count + 2),
-      reducer(view, parts.executor, parts.group, parts.trace, &times),
+      reducer(view, view.tables.ops, view.tables.op_count, parts.executor,
+              parts.group, parts.trace, &times),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace, &reducer, &times),
       byTokens(reducesByTokens(view.program, options)),
@@ -197,6 +198,7 @@ void StepRunner::runOp(OpList::Entry &entry, const StepInput &input,
   case MGQ_OP_SEND:
   case MGQ_OP_RECEIVE:
   case MGQ_OP_ALL_REDUCE:
+  case MGQ_OP_ALL_GATHER:
     return ops.begin(entry);
   case MGQ_OP_COMBINE:
     return parts.optimizer.combineUses();
@@ -209,6 +211,7 @@ void StepRunner::runOp(OpList::Entry &entry, const StepInput &input,
 void StepRunner::runAhead(StepInput input, const DataReader &data,
                           RecordOrder &order) {
   times.startStep();
+  reducer.startStep();
   for (OpList::Entry &entry : ops.entries())
     if (entry.op->ahead) {
       ops.waitBefore(entry);

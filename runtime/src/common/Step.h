@@ -79,7 +79,8 @@ public:
   /// In all steps so far.
   SentBytes sent() {
     SentBytes bytes = ops.sent();
-    bytes.of[MGQ_TRAFFIC_GRADIENT] += reducer.sentBytes();
+    bytes.of[MGQ_TRAFFIC_GRADIENT] += reducer.sentBytes(MGQ_OP_ALL_REDUCE);
+    bytes.of[MGQ_TRAFFIC_PARAMETER] += reducer.sentBytes(MGQ_OP_ALL_GATHER);
     return bytes;
   }
 

@@ -42,6 +42,7 @@ void Trainer::setUp() {
     return;
   group.agree([&] {
     executor->runPrepareFrozen();
+    executor->prepareShards();
     executor->runPrepareTrainable();
   });
 }
@@ -75,6 +76,8 @@ void Trainer::makeParts() {
       runner->pulse();
     else
       group.pulse();
+    if (evaluator)
+      evaluator->progress();
   };
   weights.emplace(view, options.weights);
   if (!options.dryRun)
