@@ -37,6 +37,7 @@ private:
   Table chunks();
   Table outputs();
   Table ops(Block &block);
+  Constant *residuals();
   int64_t localChunk(int64_t chunk) const { return local.lookup(chunk); }
   int64_t tagOf(EdgeOp edge, int64_t microBatch) {
     return edgeNumber.lookup(edge) * int64_t(plan.getMicroBatches()) +
@@ -219,7 +220,7 @@ Table RankWriter::ops(Block &block) {
       continue;
     mgq_op_kind kind = MGQ_OP_OPTIMIZER;
     int64_t chunk = -1, microBatch = -1, slot = -1, peer = -1, tag = -1,
-            traffic = 0, bytes = 0;
+            traffic = 0, compression = 0, bytes = 0;
     bool isAhead = false;
     int64_t bucket = -1, beginsIn = -1, beginsAfter = -1, roomBytes = 0;
     Constant *place = nowhere(), *room = nowhere();
@@ -262,6 +263,8 @@ Table RankWriter::ops(Block &block) {
       kind = MGQ_OP_ALL_REDUCE;
       place = ref(reduce.getPlaceAttr());
       bytes = bytesOf(reduce.getPlaceAttr());
+      if (auto its = reduce.getCompression())
+        compression = int64_t(*its);
       room = ref(reduce.getRoomAttr());
       roomBytes = bytesOf(reduce.getRoomAttr());
       bucket = buckets++;
@@ -286,14 +289,40 @@ Table RankWriter::ops(Block &block) {
         waits.push_back(make.i32(number.lookup(earlier)));
     Table waitTable = make.table(waits);
     number[&op] = table.size();
-    table.push_back(make.record(
-        {make.i32(kind), make.i32(chunk), make.i32(microBatch), make.i32(slot),
-         make.i32(peer), make.i32(tag), make.i32(traffic), place,
-         make.i64(bytes), waitTable.data, waitTable.count, make.i32(isAhead),
-         make.i32(bucket), make.i32(beginsIn), make.i32(beginsAfter), room,
-         make.i64(roomBytes)}));
+    table.push_back(
+        make.record({make.i32(kind), make.i32(chunk), make.i32(microBatch),
+                     make.i32(slot), make.i32(peer), make.i32(tag),
+                     make.i32(traffic), make.i32(compression), place,
+                     make.i64(bytes), waitTable.data, waitTable.count,
+                     make.i32(isAhead), make.i32(bucket), make.i32(beginsIn),
+                     make.i32(beginsAfter), room, make.i64(roomBytes)}));
   }
   return make.table(table);
+}
+
+static_assert(int(Compression::Bf16) == MGQ_COMPRESSION_BF16 &&
+              int(Compression::Sparse24) == MGQ_COMPRESSION_SPARSE24 &&
+              int(Compression::Sparse24Int8) == MGQ_COMPRESSION_SPARSE24_INT8);
+
+/// Where compressed gradients keep what they have not sent; -1: nowhere.
+Constant *RankWriter::residuals() {
+  ArenaAttr gradients;
+  SmallVector<ArenaAttr> arrays; // worker, then owner
+  for (PlaceResidualsOp place : rank.getOps<PlaceResidualsOp>())
+    if (place.getGradients()) {
+      gradients = place.getGradientsAttr();
+      for (ArrayAttr pair : {place.getWorkerAttr(), place.getOwnerAttr()})
+        llvm::append_range(arrays, pair.getAsRange<ArenaAttr>());
+    }
+  if (!gradients)
+    return make.record({make.i64(-1), make.i64(0), make.i64(-1), make.i64(-1),
+                        make.i64(-1), make.i64(-1), make.i64(0)});
+  SmallVector<Constant *> fields = {make.i64(gradients.getOffset()),
+                                    make.i64(gradients.getBytes())};
+  for (ArenaAttr array : arrays)
+    fields.push_back(make.i64(array.getOffset()));
+  fields.push_back(make.i64(arrays.back().getBytes()));
+  return make.record(fields);
 }
 
 Constant *RankWriter::write() {
@@ -344,6 +373,7 @@ Constant *RankWriter::write() {
        opTable.count,
        evaluateTable.data,
        evaluateTable.count,
+       residuals(),
        make.i64(arena),
        make.record(memory),
        make.i64(microBatchFlops * int64_t(plan.getMicroBatches()))});

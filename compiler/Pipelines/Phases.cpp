@@ -77,10 +77,13 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.ranks = options.ranks;
   plan.microBatches = options.microBatches;
   plan.chunks = options.chunks;
-  plan.schedule = options.schedule;
+  plan.schedule = options.plannedSchedule.empty() ? options.schedule
+                                                  : options.plannedSchedule;
   plan.partition = options.partition;
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
+  plan.overlap = options.overlap;
+  plan.compression = options.compression;
   plan.splitPrefix = options.overlap && options.runAhead;
   plan.splitLayers = options.frozen == "sharded";
   plan.precision = options.precision;
@@ -113,6 +116,9 @@ static void buildSchedule(OpPassManager &passes, const Options &options) {
   }
   if (isSharded)
     passes.addPass(pipe::createShardFrozenPass());
+  // All sums over replicas are there.
+  if (options.compression != "none")
+    passes.addPass(pipe::createSparsifyGradientsPass({options.compression}));
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
     passes.addPass(pipe::createPlanMemoryPass());

@@ -28,6 +28,10 @@ namespace mgq::pipe {
 /// the call.
 inline constexpr llvm::StringLiteral kChunkAttr = "pipe.chunk";
 
+/// On a module with a plan: micro-batches are put together from single samples,
+/// not read as records.
+inline constexpr llvm::StringLiteral kBySampleAttr = "pipe.by_sample";
+
 } // namespace mgq::pipe
 
 #endif // MGQ_DIALECTS_PIPE_PIPE_H

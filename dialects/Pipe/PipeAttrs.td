@@ -67,4 +67,11 @@ def Pipe_EdgeKind : Pipe_Enum<"EdgeKind", "what an edge carries", [
 ]>;
 def Pipe_EdgeKindAttr : EnumAttr<Pipe_Dialect, Pipe_EdgeKind, "edge_kind">;
 
+def Pipe_Compression : Pipe_Enum<"Compression", "how gradients travel between replicas", [
+  I32EnumAttrCase<"Bf16", 1, "bf16">,
+  I32EnumAttrCase<"Sparse24", 2, "sparse24">,         // 2 of 4 values, as bf16
+  I32EnumAttrCase<"Sparse24Int8", 3, "sparse24_int8"> // 2 of 4 values, as 8 bits with a scale
+]>;
+def Pipe_CompressionAttr : EnumAttr<Pipe_Dialect, Pipe_Compression, "compression">;
+
 #endif // MGQ_PIPE_ATTRS_TD

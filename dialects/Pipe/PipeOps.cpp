@@ -117,6 +117,17 @@ LogicalResult PlaceParamOp::verify() {
   return success();
 }
 
+LogicalResult PlaceResidualsOp::verify() {
+  if (!getGradients())
+    return success();
+  for (std::optional<ArrayAttr> pair : {getWorker(), getOwner()})
+    if (!pair || pair->size() != 2 || !isa<ArenaAttr>((*pair)[0]) ||
+        !isa<ArenaAttr>((*pair)[1]))
+      return emitOpError("needs two ranges of the arena for workers and two "
+                         "for owners");
+  return success();
+}
+
 /// Whether two places share a byte of one memory.
 static bool overlap(Attribute a, Attribute b) {
   auto meet = [](auto x, auto y) {

@@ -165,6 +165,18 @@ def Pipe_ShardOp : Pipe_Op<"shard", [HasParent<"RankOp">, NoTerminator, SingleBl
   let assemblyFormat = "`chunk` `(` $chunk `)` `slice` `(` $slice `)` `buffer` `(` $buffer `)` attr-dict-with-keyword $body";
 }
 
+def Pipe_PlaceResidualsOp : Pipe_Op<"place_residuals", [HasParent<"RankOp">]> {
+  let summary = "what compressed gradients have not sent yet";
+  let description = [{
+    f32, in the optimizer's part of the arena. `worker`: two arrays like the
+    owned `gradients`; `owner`: two arrays for the blocks of the rank's shards.
+    Steps write one of two by turns. A rank that owns no gradient has no places.
+  }];
+  let arguments = (ins OptionalAttr<Pipe_ArenaAttr>:$gradients, OptionalAttr<ArrayAttr>:$worker, OptionalAttr<ArrayAttr>:$owner);
+  let assemblyFormat = "(`of` $gradients^ `worker` $worker `owner` $owner)? attr-dict";
+  let hasVerifier = 1;
+}
+
 def Pipe_PlaceOutputOp : Pipe_Op<"place_output", [HasParent<"RankOp">]> {
   let summary = "where a graph output is found after the evaluation";
   let arguments = (ins StrAttr:$name, TypeAttrOf<AnyRankedTensor>:$type, I64Attr:$offset);
@@ -305,7 +317,7 @@ def Pipe_CombineOp : Pipe_OncePerStepOp<"combine"> {
 def Pipe_AllReduceOp : Pipe_StepOp<"all_reduce",
     (ins OptionalAttr<I64Attr>:$bucket, OptionalAttr<SymbolRefArrayAttr>:$params,
          OptionalAttr<AnyAttr>:$place, OptionalAttr<Pipe_ArenaAttr>:$room,
-         OptionalAttr<I64Attr>:$call)> {
+         OptionalAttr<I64Attr>:$call, OptionalAttr<Pipe_CompressionAttr>:$compression)> {
   let summary = "sum gradients of owned parameters over replicas, in their order";
   let description = [{
     Runs on the gradient stream, beside the compute stream, like a message: it
@@ -325,7 +337,7 @@ def Pipe_AllReduceOp : Pipe_StepOp<"all_reduce",
   }];
   let assemblyFormat = [{
     (`bucket` `(` $bucket^ `)`)? (`of` $params^)? (`at` $place^)? (`room` `(` $room^ `)`)?
-    (`after` `(` $after^ `)`)? (`call` `(` $call^ `)`)? attr-dict
+    (`after` `(` $after^ `)`)? (`call` `(` $call^ `)`)? (`compress` $compression^)? attr-dict
   }];
   let hasVerifier = 1;
 }

@@ -151,7 +151,8 @@ void Buckets::create(ArrayRef<Gradient> gradients) {
       builder, whole.getLoc(), whole.getEvent().getType(),
       builder.getI64IntegerAttr(number), builder.getArrayAttr(params),
       Attribute(), ArenaAttr(),
-      last.op ? builder.getI64IntegerAttr(last.call) : IntegerAttr(), after);
+      last.op ? builder.getI64IntegerAttr(last.call) : IntegerAttr(),
+      CompressionAttr(), after);
   events.push_back(reduce.getEvent());
 }
 

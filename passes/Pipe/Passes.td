@@ -70,6 +70,19 @@ def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleO
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 
+def SparsifyGradientsPass : Pass<"sparsify-gradients", "::mlir::ModuleOp"> {
+  let summary = "Send gradients between replicas in fewer bytes";
+  let description = [{
+    Each `all_reduce` gets its compression, and each rank that has one gets
+    `place_residuals`: what is lost is added to the next step's gradients
+    (docs/GradientCompression.md). Programs without replicas stay as they are.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+  let options = [
+    Option<"compression", "compression", "std::string", /*default=*/"\"sparse24\"", "bf16, sparse24 or sparse24-int8.">
+  ];
+}
+
 def OverlapStreamsPass : Pass<"pipe-overlap-streams", "::mlir::ModuleOp"> {
   let summary = "Sum gradients over replicas while backward runs";
   let description = [{
@@ -134,6 +147,16 @@ def CheckMessagesPass : Pass<"pipe-check-messages", "::mlir::ModuleOp"> {
   let description = [{
     Each send has one receive of the same edge and micro-batch, and the ranks'
     programs, run side by side, come to their ends.
+  }];
+}
+
+def CheckVariantsPass : Pass<"pipe-check-variants", "::mlir::ModuleOp"> {
+  let summary = "Prove that a step may have any of several numbers of micro-batches";
+  let description = [{
+    The module holds one module with a plan for each number of micro-batches, in
+    ascending order. What a rank keeps from step to step must lie at the same
+    places in all of them: parameters, optimizer states, packed weights. Stages
+    and replicas must agree, too.
   }];
 }
 

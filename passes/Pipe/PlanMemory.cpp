@@ -477,6 +477,9 @@ void Planner::placeReductions() {
     int64_t shard =
         alignBytes(llvm::divideCeil(place.getBytes(), plan.getReplicas()));
     int64_t bytes = others * std::min(shard, kExchangeBytes);
+    if (reduce.getCompression())
+      bytes = std::max(
+          bytes, memory.compressedExchangeBytes(place, plan.getReplicas()));
     auto isFree = [&](const Room &room) {
       return llvm::any_of(reduce.getAfter(), [&](Value event) {
         return event.getDefiningOp() == room.last;
@@ -515,7 +518,10 @@ LogicalResult Planner::run() {
     if (!kernels.find(call.getCallee()))
       return call.emitError("calls @")
              << call.getCallee() << ", which has no code in @kernels";
-  if (failed(memory.placeParams(builder, calls)) || failed(placeCells()))
+  if (failed(memory.placeParams(builder, calls)))
+    return failure();
+  memory.placeResiduals(rank, plan.getReplicas());
+  if (failed(placeCells()))
     return failure();
   placeSlots();
   Evaluated evaluation = layOutEvaluation();

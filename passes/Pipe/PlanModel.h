@@ -64,6 +64,8 @@ struct PlannedModel {
   planner::Cluster cluster;
   planner::PlanRequest request;
   planner::Plan plan;
+  /// Of each stage: what compressed gradients keep, in the optimizer's memory.
+  std::vector<int64_t> compressionBytes;
 };
 
 /// Measures the model and plans it. Fails with a message.

@@ -77,6 +77,13 @@ public:
   /// The place of a named cell, made on first use.
   ArenaAttr cell(llvm::StringRef name, mlir::Type type);
 
+  /// Room for what compressed gradients have not sent yet; fills in the rank's
+  /// place_residuals. After placeParams, before any cell.
+  void placeResiduals(RankOp rank, int64_t replicas);
+  /// Bytes that a compressed reduction exchanges at once: pieces of all
+  /// replicas, sent and received.
+  int64_t compressedExchangeBytes(ArenaAttr gradients, int64_t replicas);
+
   /// Where a call finds a parameter.
   mlir::Attribute placeOf(mlir::func::CallOp call, unsigned operand);
   ArenaAttr arena(int64_t offset, int64_t bytes) const {
@@ -111,6 +118,7 @@ public:
 
 private:
   void placeShards();
+  int64_t blocksIn(ArenaAttr gradients);
   void placePanels(llvm::ArrayRef<mlir::func::CallOp> calls);
   void placeAccumulators(mlir::OpBuilder &builder);
 

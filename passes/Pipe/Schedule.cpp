@@ -234,7 +234,7 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
     if (plan.getReplicas() > 1)
       sums.push_back(AllReduceOp::create(builder, loc, event, IntegerAttr(),
                                          ArrayAttr(), Attribute(), ArenaAttr(),
-                                         IntegerAttr(),
+                                         IntegerAttr(), CompressionAttr(),
                                          ValueRange(combine.getEvent()))
                          .getEvent());
     OptimizerOp::create(builder, loc, event, sums);

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 6
+#define MGQ_ABI_VERSION 9
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -214,6 +214,26 @@ typedef enum mgq_traffic {
   MGQ_TRAFFIC_PARAMETER /* new values of tied parameters */
 } mgq_traffic;
 
+/* How MGQ_OP_ALL_REDUCE sends gradients: see runtime/src/common/Compression.h. */
+typedef enum mgq_compression {
+  MGQ_COMPRESSION_NONE, /* f32 */
+  MGQ_COMPRESSION_BF16,
+  MGQ_COMPRESSION_SPARSE24,     /* 2 of 4 values, as bf16 */
+  MGQ_COMPRESSION_SPARSE24_INT8 /* 2 of 4 values, as 8 bits with a scale */
+} mgq_compression;
+
+/* What lossy compression has not sent yet, f32, in the arena. Two of each: a
+ * step reads one and writes the other, and counts only if it is not skipped. A
+ * worker's lie as the owned gradients do; an owner's are those of its shards,
+ * 256 values a block, one all_reduce after the other. */
+typedef struct mgq_residuals {
+  int64_t gradients; /* offset of the owned gradients */
+  int64_t bytes;     /* of them */
+  int64_t worker[2]; /* offsets; -1: nothing is compressed */
+  int64_t owner[2];
+  int64_t owner_bytes; /* of each */
+} mgq_residuals;
+
 /* One entry of a rank's program of a step. The rank executes them in order;
  * sends, receives and collectives are only begun, and are done at the latest
  * where a later op waits for them, or at the end of the program. */
@@ -227,6 +247,7 @@ typedef struct mgq_op {
   int32_t peer; /* stage, of the same replica */
   int32_t tag;
   int32_t traffic;
+  int32_t compression; /* of an all_reduce */
   mgq_ref place;
   int64_t bytes;
   /* Indices of earlier sends, receives, all_reduces and all_gathers that must
@@ -331,6 +352,8 @@ typedef struct mgq_rank {
   const mgq_op *evaluate_ops; /* one record */
   int32_t evaluate_op_count;
 
+  mgq_residuals residuals;
+
   int64_t arena_bytes;
   mgq_memory memory;
   int64_t step_flops;
@@ -364,7 +387,10 @@ typedef struct mgq_program {
   int32_t replicas;
   int32_t micro_batches;    /* per step and replica */
   int32_t micro_batch_size; /* samples */
-  int32_t loss_is_sum;      /* 1: loss = sum / count; 0: a mean, no count */
+  /* 0: a record of the data is the input of one micro-batch; 1: it is one
+   * sample, and micro_batch_size of them are put together. */
+  int32_t by_sample;
+  int32_t loss_is_sum; /* 1: loss = sum / count; 0: a mean, no count */
   /* Of the planner's simulation; negative: none was made. Bubble: the share of
    * a step, up to its last backward, in which ranks wait. */
   double predicted_step_seconds;
@@ -372,11 +398,20 @@ typedef struct mgq_program {
 
   const mgq_rank *ranks; /* one per stage */
 
+  /* Programs for other numbers of micro-batches, this one among them, in
+   * ascending order; none: there is only this one. A run may change between
+   * steps: they have the same samples a step, stages, replicas, parameters and
+   * layers, and what outlives a step is at the same places. Activations are
+   * not, so the arena is as large as the largest needs. */
+  const struct mgq_program *const *variants;
+  int32_t variant_count;
+
   mgq_adamw_fn adamw;
   mgq_sq_norm_fn sq_norm;
   mgq_accumulate_fn accumulate;
 } mgq_program;
 
+/* The program that a run starts with. */
 extern const mgq_program mgq_program_table;
 
 /*===--- Called by generated code

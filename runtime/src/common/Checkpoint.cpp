@@ -20,17 +20,25 @@ static constexpr int stateVersion = 1;
 
 /// A part of each trainable parameter, and what stands before its name.
 struct Kind {
-  const char *prefix;
+  std::string prefix;
   ParamPart part;
+  /// Called before the first parameter is read.
+  std::function<void()> prepare = nullptr;
 };
-static constexpr Kind valueKind = {"", ParamPart::Value};
-static constexpr Kind gradientKind = {"", ParamPart::Gradient};
-static constexpr Kind momentumKind = {"momentum/", ParamPart::Momentum};
-static constexpr Kind varianceKind = {"variance/", ParamPart::Variance};
-static constexpr Kind masterKind = {"master/", ParamPart::Master};
+static const Kind valueKind = {"", ParamPart::Value};
+static const Kind gradientKind = {"", ParamPart::Gradient};
+static const Kind momentumKind = {"momentum/", ParamPart::Momentum};
+static const Kind varianceKind = {"variance/", ParamPart::Variance};
+static const Kind masterKind = {"master/", ParamPart::Master};
 static const std::vector<Kind> modelKinds = {valueKind};
 static const std::vector<Kind> optimizerKinds = {momentumKind, varianceKind,
                                                  masterKind};
+// Residuals of compressed gradients.
+static const Kind ownerKind = {"residual/owner/", ParamPart::Staging};
+static const std::string workerPrefix = "residual/worker.";
+static Kind workerKind(int32_t replica) {
+  return {workerPrefix + std::to_string(replica) + "/", ParamPart::Staging};
+}
 static const std::vector<ParamPart> allParts = {
     ParamPart::Value, ParamPart::Momentum, ParamPart::Variance,
     ParamPart::Master};
@@ -44,18 +52,22 @@ static void writeKinds(const std::string &path, Transfer &transfer,
                        const std::vector<Kind> &kinds) {
   const mgq_program &program = transfer.program();
   std::vector<TensorSource> tensors;
-  for (const Kind &kind : kinds)
+  for (const Kind &kind : kinds) {
+    std::function<void()> prepare = kind.prepare;
     for (int32_t i : transfer.paramsWith(kind.part)) {
       const mgq_param &param = program.params[i];
-      tensors.push_back(
-          {std::string(kind.prefix) + param.name, shapeOf(param.stored),
-           nullptr, param.canonical_permutation,
-           [&transfer, i, part = kind.part](int64_t begin, int64_t count,
-                                            float *to) {
-             transfer.read(i, part, begin, count, to);
-           },
-           typeOf(kind, param)});
+      tensors.push_back({kind.prefix + param.name, shapeOf(param.stored),
+                         nullptr, param.canonical_permutation,
+                         [&transfer, i, part = kind.part,
+                          prepare](int64_t begin, int64_t count, float *to) {
+                           if (prepare && begin == 0)
+                             prepare();
+                           transfer.read(i, part, begin, count, to);
+                         },
+                         typeOf(kind, param)});
+      prepare = nullptr;
     }
+  }
   writeSafetensors(path, tensors, {{"format", "pt"}});
 }
 
@@ -67,10 +79,74 @@ void mgq::rt::serveGradients(Transfer &transfer) {
   transfer.serve({ParamPart::Gradient});
 }
 
-void mgq::rt::serveCheckpoint(Transfer &transfer) { transfer.serve(allParts); }
+//===----------------------------------------------------------------------===//
+// Residuals of compressed gradients
+//===----------------------------------------------------------------------===//
 
-void mgq::rt::acceptCheckpoint(Transfer &transfer) {
+/// What is saved, in this order: whole tensors of what owners keep, then of
+/// each worker. All ranks put them together (serveResiduals) as they are read.
+static std::vector<Kind> residualKinds(Transfer &transfer,
+                                       CompressedGradients *residuals) {
+  std::vector<Kind> kinds;
+  if (!residuals || !residuals->isSaved())
+    return kinds;
+  transfer.setStaging(residuals->stagingOffset());
+  kinds.push_back(ownerKind);
+  kinds.back().prepare = [residuals] { residuals->collectOwners(); };
+  for (int32_t r = 0; r < transfer.program().replicas; ++r) {
+    kinds.push_back(workerKind(r));
+    kinds.back().prepare = [residuals, r] { residuals->collectWorker(r); };
+  }
+  return kinds;
+}
+
+static void serveResiduals(Transfer &transfer, CompressedGradients *residuals) {
+  for (const Kind &kind : residualKinds(transfer, residuals)) {
+    kind.prepare();
+    transfer.serve({kind.part});
+  }
+}
+
+/// Rank 0: the number of workers whose residuals a checkpoint has, if this run
+/// needs them.
+static int32_t savedWorkers(const SafetensorsFile &file,
+                            const Transfer &transfer,
+                            const CompressedGradients *residuals) {
+  const char *first =
+      transfer.program().params[trainableParams(transfer.program()).at(0)].name;
+  if (!file.find(ownerKind.prefix + first))
+    return 0;
+  if (!residuals || !residuals->isSaved()) {
+    printError("note: '{}' has residuals of compressed gradients, which this "
+               "run does not need",
+               file.path());
+    return 0;
+  }
+  int32_t count = 0;
+  while (file.find(workerKind(count).prefix + first))
+    ++count;
+  return count;
+}
+
+void mgq::rt::serveCheckpoint(Transfer &transfer,
+                              CompressedGradients *residuals) {
+  transfer.serve(allParts);
+  serveResiduals(transfer, residuals);
+}
+
+void mgq::rt::acceptCheckpoint(Transfer &transfer,
+                               CompressedGradients *residuals) {
   transfer.accept(allParts);
+  int32_t workers = transfer.fromFirst(0);
+  if (!workers)
+    return;
+  transfer.setStaging(residuals->stagingOffset());
+  transfer.accept({ParamPart::Staging});
+  residuals->adoptOwners();
+  for (int32_t i = 0; i < workers; ++i) {
+    transfer.accept({ParamPart::Staging});
+    residuals->adoptWorker(i, workers);
+  }
 }
 
 void mgq::rt::acceptParameters(Transfer &transfer) {
@@ -150,6 +226,34 @@ static void publish(const fs::path &temporary, const fs::path &final) {
   fail("cannot write '{}': {}", final.string(), errorText(errno));
 }
 
+static nlohmann::ordered_json adaptJson(const AdaptState &state) {
+  nlohmann::ordered_json json = {{"micro_batches", state.count},
+                                 {"window_steps", state.steps},
+                                 {"busy_seconds", state.busy},
+                                 {"span_seconds", state.span},
+                                 {"samples", state.samples},
+                                 {"samples_per_busy_second", state.rateBefore},
+                                 {"rejected", nlohmann::json::array()}};
+  for (const AdaptState::Rejection &rejection : state.rejected)
+    json["rejected"].push_back(
+        {{"micro_batches", rejection.count}, {"windows", rejection.windows}});
+  return json;
+}
+
+static AdaptState parseAdapt(const nlohmann::json &json) {
+  AdaptState state;
+  state.count = json.at("micro_batches");
+  state.steps = json.at("window_steps");
+  state.busy = json.at("busy_seconds");
+  state.span = json.at("span_seconds");
+  state.samples = json.at("samples");
+  state.rateBefore = json.at("samples_per_busy_second");
+  for (const nlohmann::json &rejection : json.at("rejected"))
+    state.rejected.push_back(
+        {rejection.at("micro_batches"), rejection.at("windows")});
+  return state;
+}
+
 static nlohmann::ordered_json stateJson(const mgq_program &program,
                                         const TrainerState &state) {
   nlohmann::ordered_json json;
@@ -170,12 +274,15 @@ static nlohmann::ordered_json stateJson(const mgq_program &program,
   json["shuffle"] = state.shuffle;
   json["records"] = state.records;
   json["micro_batches"] = state.microBatches;
+  if (state.adapt.count)
+    json["adaptive"] = adaptJson(state.adapt);
   return json;
 }
 
 std::string mgq::rt::saveCheckpoint(const std::string &output,
                                     Transfer &transfer,
-                                    const TrainerState &state, int64_t limit) {
+                                    const TrainerState &state, int64_t limit,
+                                    CompressedGradients *residuals) {
   std::error_code code;
   std::string name = "checkpoint-" + std::to_string(state.step);
   fs::path final = fs::path(output) / name;
@@ -187,7 +294,10 @@ std::string mgq::rt::saveCheckpoint(const std::string &output,
     fail("cannot write '{}': {}", final.string(), code.message());
   try {
     writeKinds(temporary / "model.safetensors", transfer, modelKinds);
-    writeKinds(temporary / "optimizer.safetensors", transfer, optimizerKinds);
+    std::vector<Kind> kinds = optimizerKinds;
+    for (const Kind &kind : residualKinds(transfer, residuals))
+      kinds.push_back(kind);
+    writeKinds(temporary / "optimizer.safetensors", transfer, kinds);
     writeText(temporary / "trainer_state.json",
               stateJson(transfer.program(), state).dump(2) + "\n");
     publish(temporary, final);
@@ -218,7 +328,7 @@ static void checkNames(const SafetensorsFile &file, const Transfer &transfer,
   for (const Kind &kind : kinds)
     for (int32_t i : transfer.paramsWith(kind.part)) {
       const mgq_param &param = program.params[i];
-      std::string name = std::string(kind.prefix) + param.name;
+      std::string name = kind.prefix + param.name;
       const TensorView *view = file.find(name);
       if (!view)
         fail("'{}' does not fit: it has no tensor '{}', which this program "
@@ -239,12 +349,27 @@ static void checkNames(const SafetensorsFile &file, const Transfer &transfer,
          file.path(), *extra.begin());
 }
 
+/// The kinds of a file of optimizer states: residuals, if it has any, too.
+static std::vector<Kind> kindsOf(const SafetensorsFile &file) {
+  std::vector<Kind> kinds = optimizerKinds;
+  std::set<std::string> prefixes;
+  for (const auto &[name, view] : file.tensors())
+    if (name.rfind("residual/", 0) == 0)
+      prefixes.insert(name.substr(0, name.find('/', 9) + 1));
+  if (prefixes.empty())
+    return kinds;
+  kinds.push_back(ownerKind);
+  for (size_t i = 0; i + 1 < prefixes.size(); ++i)
+    kinds.push_back(workerKind(static_cast<int32_t>(i)));
+  return kinds;
+}
+
 static void readKinds(const SafetensorsFile &file, Transfer &transfer,
                       const std::vector<Kind> &kinds) {
   const mgq_program &program = transfer.program();
   for (const Kind &kind : kinds)
     for (int32_t i : transfer.paramsWith(kind.part)) {
-      std::string name = std::string(kind.prefix) + program.params[i].name;
+      std::string name = kind.prefix + program.params[i].name;
       const TensorView &view = *file.find(name);
       transfer.write(i, kind.part, view.type, view.data);
     }
@@ -261,8 +386,7 @@ static void checkMasters(const SafetensorsFile &model,
   for (int32_t i : transfer.paramsWith(ParamPart::Master)) {
     const mgq_param &param = transfer.program().params[i];
     const TensorView *value = model.find(param.name);
-    const TensorView *master =
-        optimizer.find(masterKind.prefix + std::string(param.name));
+    const TensorView *master = optimizer.find(masterKind.prefix + param.name);
     int64_t total = paramElements(param);
     for (int64_t begin = 0; begin < total; begin += piece) {
       int64_t count = std::min(piece, total - begin);
@@ -315,6 +439,8 @@ static TrainerState parseState(const std::string &path,
     state.shuffle = json.at("shuffle");
     state.records = json.at("records");
     state.microBatches = json.at("micro_batches");
+    if (json.contains("adaptive"))
+      state.adapt = parseAdapt(json["adaptive"]);
     if (state.step < 0 || state.updates < 0 || state.updates > state.step)
       fail("'{}' is damaged: step {}, updates {}", path, state.step,
            state.updates);
@@ -328,8 +454,24 @@ static TrainerState parseState(const std::string &path,
   return state;
 }
 
+/// Rank 0, with acceptCheckpoint() on the others.
+static void readResiduals(const SafetensorsFile &file, Transfer &transfer,
+                          CompressedGradients *residuals) {
+  int32_t workers = transfer.fromFirst(savedWorkers(file, transfer, residuals));
+  if (!workers)
+    return;
+  transfer.setStaging(residuals->stagingOffset());
+  readKinds(file, transfer, {ownerKind});
+  residuals->adoptOwners();
+  for (int32_t i = 0; i < workers; ++i) {
+    readKinds(file, transfer, {workerKind(i)});
+    residuals->adoptWorker(i, workers);
+  }
+}
+
 TrainerState mgq::rt::loadCheckpoint(const std::string &path,
-                                     Transfer &transfer) {
+                                     Transfer &transfer,
+                                     CompressedGradients *residuals) {
   const mgq_program &program = transfer.program();
   std::error_code code;
   if (!fs::is_directory(path, code))
@@ -340,11 +482,12 @@ TrainerState mgq::rt::loadCheckpoint(const std::string &path,
   SafetensorsFile model(path + "/model.safetensors");
   SafetensorsFile optimizer(path + "/optimizer.safetensors");
   checkNames(model, transfer, modelKinds);
-  checkNames(optimizer, transfer, optimizerKinds);
+  checkNames(optimizer, transfer, kindsOf(optimizer));
   TrainerState state = parseState(path + "/trainer_state.json", program);
   checkMasters(model, optimizer, transfer);
   readKinds(model, transfer, modelKinds);
   readKinds(optimizer, transfer, optimizerKinds);
+  readResiduals(optimizer, transfer, residuals);
   return state;
 }
 

@@ -9,6 +9,8 @@
 #ifndef MGQ_RUNTIME_COMMON_CHECKPOINT_H
 #define MGQ_RUNTIME_COMMON_CHECKPOINT_H
 
+#include "runtime/src/common/Adapt.h"
+#include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/common/LossScale.h"
 #include "runtime/src/common/Safetensors.h"
 #include "runtime/src/common/Transfer.h"
@@ -32,15 +34,20 @@ struct TrainerState {
   int64_t records = 0;
   int64_t microBatches = 0;
   double epoch = 0; ///< For readers.
+
+  AdaptState adapt; ///< Number 0: micro-batches do not adapt.
 };
 
 /// Writes output/checkpoint-STEP and removes the oldest beyond `limit` (0: all
 /// stay). Returns its path. Throws Error that names the file at fault; then no
 /// folder under a final name has changed.
-/// Rank 0 calls it while the others call serveCheckpoint().
+/// Rank 0 calls it while the others call serveCheckpoint(). `residuals`, which
+/// may be null, are saved with the optimizer's states.
 std::string saveCheckpoint(const std::string &output, Transfer &transfer,
-                           const TrainerState &state, int64_t limit);
-void serveCheckpoint(Transfer &transfer);
+                           const TrainerState &state, int64_t limit,
+                           CompressedGradients *residuals = nullptr);
+void serveCheckpoint(Transfer &transfer,
+                     CompressedGradients *residuals = nullptr);
 
 /// Makes the folder of checkpoints if need be; throws Error if that, or writing
 /// into it, is impossible.
@@ -49,8 +56,10 @@ void checkCheckpointFolder(const std::string &output);
 /// Reads a checkpoint into the arenas. Throws Error for one that is damaged, of
 /// another model or of other trainable parameters (naming them). Rank 0 calls
 /// it while the others call acceptCheckpoint().
-TrainerState loadCheckpoint(const std::string &path, Transfer &transfer);
-void acceptCheckpoint(Transfer &transfer);
+TrainerState loadCheckpoint(const std::string &path, Transfer &transfer,
+                            CompressedGradients *residuals = nullptr);
+void acceptCheckpoint(Transfer &transfer,
+                      CompressedGradients *residuals = nullptr);
 
 /// Reads the values of the trainable parameters, of any float type, from a file
 /// like a checkpoint's model.safetensors. Throws Error as loadCheckpoint()

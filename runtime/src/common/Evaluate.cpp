@@ -2,10 +2,11 @@
 
 #include "runtime/src/common/Evaluate.h"
 #include <algorithm>
+#include <numeric>
 
 using namespace mgq::rt;
 
-// Records of a replica between two gathers.
+// Micro-batches of a replica between two gathers.
 static constexpr int64_t blockRounds = 256;
 
 /// The single element of an output.
@@ -60,13 +61,17 @@ Evaluator::Evaluator(const RankView &view, bool byTokens, Executor &executor,
                              slots, output.name);
   }
   width = 2 + static_cast<int64_t>(scalars.size());
+  records.resize(recordsPerMicroBatch(program));
 }
 
-void Evaluator::runRecord(const DataReader &data, int64_t record,
-                          double *values) {
+void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
+                              double *values) {
+  std::iota(records.begin(), records.end(),
+            number * static_cast<int64_t>(records.size()));
+  RecordList micro{records.data(), static_cast<int32_t>(records.size())};
   values[1] = 1;
   if (program.loss_is_sum) {
-    executor.load(*count, data, record, RandomKey());
+    executor.load(*count, data, micro, RandomKey());
     executor.run(*count, Phase::Count, -1);
     values[1] = static_cast<double>(*countPlace);
   }
@@ -77,7 +82,7 @@ void Evaluator::runRecord(const DataReader &data, int64_t record,
         isCollective(*entry.op)) {
       ops.begin(entry);
     } else if (entry.op->kind == MGQ_OP_EVALUATE) {
-      executor.load(*entry.runnable, data, record, RandomKey());
+      executor.load(*entry.runnable, data, micro, RandomKey());
       executor.run(*entry.runnable, Phase::Evaluate, -1);
       if (entry.loss)
         values[0] = static_cast<double>(*entry.loss);
@@ -91,9 +96,9 @@ void Evaluator::runRecord(const DataReader &data, int64_t record,
       values[2 + i] = scalarValue(program.outputs[scalars[i]], scalarAt[i]);
 }
 
-/// Adds a record from the values of the ranks of its replica.
-void Evaluator::addRecord(const double *ofReplica, int64_t round,
-                          Evaluation &sum) {
+/// Adds a micro-batch from the values of the ranks of its replica.
+void Evaluator::addMicroBatch(const double *ofReplica, int64_t round,
+                              Evaluation &sum) {
   auto valueOf = [&](int32_t stage, int64_t value) {
     return ofReplica[(stage * blockRounds + round) * width + value];
   };
@@ -108,32 +113,33 @@ void Evaluator::addRecord(const double *ofReplica, int64_t round,
 Evaluation Evaluator::run(const DataReader &data) {
   Evaluation result{0, std::vector<double>(scalars.size())};
   int64_t size = blockRounds * width, replicas = program.replicas;
+  int64_t total = data.records() / static_cast<int64_t>(records.size());
   block.resize(size);
   allBlocks.resize(size * group.size());
   unused.resize(width);
   weight = 0;
-  int64_t blockRecords = blockRounds * replicas;
-  for (int64_t begin = 0; begin < data.records(); begin += blockRecords) {
-    int64_t end = std::min(data.records(), begin + blockRecords);
+  int64_t perBlock = blockRounds * replicas;
+  for (int64_t begin = 0; begin < total; begin += perBlock) {
+    int64_t end = std::min(total, begin + perBlock);
     std::fill(block.begin(), block.end(), 0.0);
     for (int64_t round = 0, first; (first = begin + round * replicas) < end;
          ++round) {
-      int64_t record = first + view.replica;
-      if (record < end)
-        runRecord(data, record, block.data() + round * width);
+      int64_t micro = first + view.replica;
+      if (micro < end)
+        runMicroBatch(data, micro, block.data() + round * width);
       else if (!reducer.empty()) // Others need its slices.
-        runRecord(data, first, unused.data());
+        runMicroBatch(data, first, unused.data());
     }
     group.allGather(block.data(), size * static_cast<int64_t>(sizeof(double)),
                     allBlocks.data());
-    for (int64_t record = begin; record < end; ++record)
-      addRecord(allBlocks.data() +
-                    (record - begin) % replicas * program.stages * size,
-                (record - begin) / replicas, result);
+    for (int64_t i = begin; i < end; ++i)
+      addMicroBatch(allBlocks.data() +
+                        (i - begin) % replicas * program.stages * size,
+                    (i - begin) / replicas, result);
   }
   if (weight != 0)
     result.loss /= weight;
   for (double &scalar : result.scalars)
-    scalar /= static_cast<double>(data.records());
+    scalar /= static_cast<double>(total);
   return result;
 }

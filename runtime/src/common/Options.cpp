@@ -13,9 +13,8 @@ namespace {
 struct RawOptions {
   std::string shuffle = "on", schedule = "constant", clip = "0";
   std::string reduction, lossScale = "off", nonfinite;
-  std::string replay, cacheFrozen;
+  std::string cacheFrozen;
   std::vector<std::string> noDecay, learningRateOf;
-  int64_t adaptEvery = 0;
 };
 } // namespace
 
@@ -90,8 +89,17 @@ static void addOptimizerOptions(CLI::App &app, Options &o, RawOptions &raw) {
                  "what to do about gradients that are not finite (stop; skip "
                  "with --loss-scale=dynamic)")
       ->check(CLI::IsMember({"stop", "skip"}));
-  app.add_option("--adapt-every", raw.adaptEvery, "adaptive micro-batches");
-  app.add_option("--replay", raw.replay, "replay adaptive micro-batches");
+  app.add_option("--compression-warmup", o.compressionWarmup,
+                 "first steps whose gradients are sent as f32, where the "
+                 "program compresses them (100)")
+      ->type_name("N");
+  app.add_option("--adapt-every", o.adaptEvery,
+                 "steps after which the number of micro-batches may change, "
+                 "where several were compiled (200); 0: never")
+      ->type_name("N");
+  app.add_option("--replay", o.replay,
+                 "numbers of micro-batches as in this log of an earlier run")
+      ->type_name("FILE.jsonl");
   app.add_option("--cache-frozen", raw.cacheFrozen,
                  "keep the outputs of the frozen prefix");
 }
@@ -186,10 +194,6 @@ static void parseLossScale(const std::string &text, Options &o) {
 }
 
 static void parseRaw(const RawOptions &raw, Options &o) {
-  if (raw.adaptEvery)
-    fail("not supported yet: --adapt-every");
-  if (!raw.replay.empty())
-    fail("not supported yet: --replay");
   if (!raw.cacheFrozen.empty())
     fail("not supported yet: --cache-frozen");
   o.shuffle = raw.shuffle == "on";
@@ -243,11 +247,15 @@ static void checkOptions(const Options &o) {
   checkRange("--warmup-steps", static_cast<double>(o.warmupSteps), 0, 1e15);
   checkRange("--warmup-ratio", o.warmupRatio, 0, 1);
   checkRange("--min-learning-rate", o.minLearningRate, 0, o.learningRate);
+  checkRange("--compression-warmup", static_cast<double>(o.compressionWarmup),
+             0, 1e15);
   checkRange("--save-steps", static_cast<double>(o.saveSteps), 0, 1e15);
   checkRange("--save-total-limit", static_cast<double>(o.saveTotalLimit), 0,
              1e9);
   checkRange("--logging-steps", static_cast<double>(o.loggingSteps), 1, 1e15);
   checkRange("--eval-steps", static_cast<double>(o.evalSteps), 0, 1e15);
+  checkRange("--adapt-every", static_cast<double>(o.adaptEvery.value_or(0)), 0,
+             1e15);
   checkRange("--threads", o.threads, 0, 1024);
   checkRange("--timeout", o.timeoutSeconds, 0, huge);
   if (o.saveSteps && o.outputDir.empty())

@@ -44,6 +44,9 @@ struct Options {
   LossScaleKind lossScale = LossScaleKind::Off;
   double lossScaleValue = 0; ///< Of a static scale.
   bool skipNonfinite = false;
+  std::optional<int64_t> adaptEvery; ///< Steps of a window; 0: never.
+  std::string replay;
+  int64_t compressionWarmup = 100; ///< Steps.
 
   std::vector<std::string> evalData;
   int64_t evalSteps = 0; ///< 0: at the end only.

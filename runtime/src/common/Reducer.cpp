@@ -11,7 +11,7 @@ using namespace mgq::rt;
 
 Reducer::Reducer(const RankView &view, const mgq_op *ops, int32_t count,
                  Executor &executor, Group &group, Trace &trace,
-                 HiddenTime *times)
+                 HiddenTime *times, CompressedGradients *compressed)
     : view(view), group(group), trace(trace) {
   Slots none(view.tables.chunk_count, -1);
   entries.reserve(std::count_if(ops, ops + count, isCollective));
@@ -32,11 +32,13 @@ Reducer::Reducer(const RankView &view, const mgq_op *ops, int32_t count,
                                    "the room of a collective");
     if (op.bytes < 0 || (op.bytes && !bucket.values))
       failBucket(i, "its place");
-    Entry entry = {i,
-                   op.kind,
-                   reduces ? makeDenseAllReduce(view, bucket, group, times)
-                           : makeShardGather(view, bucket, group),
-                   {}};
+    Entry entry = {i, op.kind, nullptr, {}};
+    if (!reduces)
+      entry.collective = makeShardGather(view, bucket, group);
+    else if (compressed)
+      entry.collective = compressed->makeAllReduce(bucket, times);
+    if (!entry.collective)
+      entry.collective = makeDenseAllReduce(view, bucket, group, times);
     for (int32_t w = 0; w < op.wait_count; ++w)
       if (Entry *earlier = find(op.waits[w]))
         entry.before.push_back(earlier - entries.data());

@@ -11,7 +11,7 @@
 #ifndef MGQ_RUNTIME_COMMON_REDUCER_H
 #define MGQ_RUNTIME_COMMON_REDUCER_H
 
-#include "runtime/src/common/Collective.h"
+#include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/common/Trace.h"
 #include "runtime/src/local/Executor.h"
 
@@ -25,7 +25,8 @@ public:
   /// Throws Error if the tables are damaged, or an op needs room and there is
   /// none.
   Reducer(const RankView &view, const mgq_op *ops, int32_t count,
-          Executor &executor, Group &group, Trace &trace, HiddenTime *times);
+          Executor &executor, Group &group, Trace &trace, HiddenTime *times,
+          CompressedGradients *compressed = nullptr);
 
   /// Messages of all buckets in a step, at most.
   static size_t mostMessages(const RankView &view);

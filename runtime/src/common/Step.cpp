@@ -33,10 +33,13 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
     : view(view), program(view.program), parts(parts),
       times(Reducer::mostMessages(view) + view.tables.op_count,
             view.tables.op_count + 2),
+      compressed(view, parts.arena, parts.group),
       reducer(view, view.tables.ops, view.tables.op_count, parts.executor,
-              parts.group, parts.trace, &times),
+              parts.group, parts.trace, &times, &compressed),
+      slowdown(view),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace, &reducer, &times),
+      compressionWarmup(options.compressionWarmup),
       byTokens(reducesByTokens(view.program, options)),
       skipNonfinite(options.skipNonfinite),
       scaled(options.lossScale != LossScaleKind::Off), seed(options.seed),
@@ -54,6 +57,7 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
   results.resize(trained + program.micro_batches + 3);
   allResults.resize(ranks * results.size());
   norms.resize(trained);
+  records.resize(recordsPerMicroBatch(program));
   for (int32_t param : trainableParams(program))
     owners.push_back(program.params[param].owner);
   hasAhead =
@@ -101,10 +105,13 @@ RandomKey StepRunner::keyOf(const StepInput &input, int32_t microBatch) const {
   return {seed, input.step, before * program.micro_batch_size, false};
 }
 
-int64_t StepRunner::recordOf(const StepInput &input, int32_t microBatch,
-                             RecordOrder &order) const {
-  return order.recordOf(
-      input.step, int64_t{view.replica} * program.micro_batches + microBatch);
+RecordList StepRunner::recordsOf(const StepInput &input, int32_t microBatch,
+                                 RecordOrder &order) {
+  auto count = static_cast<int32_t>(records.size());
+  int64_t before = int64_t{view.replica} * program.micro_batches + microBatch;
+  for (int32_t i = 0; i < count; ++i)
+    records[i] = order.recordOf(input.step, before * count + i);
+  return {records.data(), count};
 }
 
 void StepRunner::countTargets(const StepInput &input, const DataReader &data,
@@ -113,7 +120,7 @@ void StepRunner::countTargets(const StepInput &input, const DataReader &data,
     counts[1 + i] = 1;
     if (!program.loss_is_sum)
       continue;
-    parts.executor.load(*count, data, recordOf(input, i, order),
+    parts.executor.load(*count, data, recordsOf(input, i, order),
                         keyOf(input, i));
     parts.executor.run(*count, Phase::Count, i);
     counts[1 + i] = static_cast<double>(*countPlace);
@@ -162,7 +169,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
     fail("the program's tables are damaged: a step evaluates");
   if (entry.runnable->sequence->load_count)
     parts.executor.load(*entry.runnable, data,
-                        recordOf(input, op.micro_batch, order),
+                        recordsOf(input, op.micro_batch, order),
                         keyOf(input, op.micro_batch));
   if (entry.seed)
     *entry.seed = seedOf(input, op.micro_batch);
@@ -170,6 +177,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   double start = secondsNow();
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
                      hasGradients ? &afterCall : nullptr);
+  slowdown.sleep();
   double end = secondsNow();
   if (!op.ahead)
     busy += end - start;
@@ -182,12 +190,13 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
 
 /// The next step's records come from the disk while this one computes.
 void StepRunner::prefetchNext(StepInput input, const DataReader &data,
-                              RecordOrder &order) const {
+                              RecordOrder &order) {
   ++input.step;
   if (!order.isFree(input.step))
     return;
   for (int32_t i = 0; i < program.micro_batches; ++i)
-    data.prefetch(recordOf(input, i, order));
+    for (int64_t record : recordsOf(input, i, order))
+      data.prefetch(record);
 }
 
 /// Runs one op of the program, but for the optimizer, when what it waits for is
@@ -239,6 +248,8 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
   busy = ended = 0;
   began = secondsNow() + clockOffset;
   parts.optimizer.startStep();
+  compressed.startStep(compresses(input),
+                       static_cast<float>(1 / input.lossScale));
   reducer.startStep();
   times.startStep();
   if (std::all_of(counts.begin() + 1, counts.end(),
@@ -289,10 +300,12 @@ void StepRunner::exchangeResults(StepResult &result) {
     last = std::max(last, of[1]);
     allBusy += of[2];
   }
+  result.busy = allBusy;
+  result.span = parts.group.size() * std::max(0.0, last - first);
   if (parts.group.size() == 1)
     result.bubble = 0; // It waits for nobody.
   else if (last > first)
-    result.bubble = 1 - allBusy / (parts.group.size() * (last - first));
+    result.bubble = 1 - allBusy / result.span;
   if (parts.group.size() > 1)
     parts.trace.add(Phase::Exchange, "norms", start, secondsNow() - start, -1);
 }
@@ -321,7 +334,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   optimized = true;
   reducer.finishAll(); // A table without an optimizer op waits here.
   times.optimizerBegins(secondsNow());
-  if (input.lossScale != 1)
+  if (input.lossScale != 1 && !compresses(input))
     parts.optimizer.unscale(input.lossScale);
   if (gradientHook) {
     gradientHook();
@@ -341,6 +354,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   double start = secondsNow();
   parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
                          input.learningFactor, input.updates + 1);
+  compressed.commit();
   times.addBusy(start, secondsNow());
   updated = true;
   parts.trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);

@@ -29,9 +29,9 @@ std::vector<int32_t> Transfer::paramsWith(ParamPart part) const {
 int64_t Transfer::offsetOf(const mgq_place *place, ParamPart part) const {
   if (!place)
     return -1;
-  const int64_t offsets[] = {place->value_offset, place->grad_offset,
+  const int64_t offsets[] = {place->value_offset,    place->grad_offset,
                              place->momentum_offset, place->variance_offset,
-                             place->value_offset};
+                             place->value_offset,    place->grad_offset};
   return offsets[static_cast<int>(part)];
 }
 
@@ -42,10 +42,18 @@ void Transfer::forPieces(int32_t param, Visit visit) const {
     visit(begin, std::min(pieceElements, total - begin));
 }
 
+/// The same of this rank's own array.
+float *Transfer::ownPlace(int32_t param, ParamPart part) const {
+  int64_t offset = offsetOf(places[view.stage][param], part);
+  if (part == ParamPart::Staging)
+    offset += staging - view.tables.residuals.gradients;
+  return arena.floatsAt(offset);
+}
+
 void Transfer::copyOut(int32_t param, ParamPart part, int64_t begin,
                        int64_t count, float *to) {
   const mgq_param &entry = view.program.params[param];
-  const float *from = arena.floatsAt(offsetOf(places[view.stage][param], part));
+  const float *from = ownPlace(param, part);
   if (entry.canonical_permutation)
     transpose(from, to, shapeOf(entry.stored), entry.canonical_permutation,
               begin, count);
@@ -56,7 +64,7 @@ void Transfer::copyOut(int32_t param, ParamPart part, int64_t begin,
 void Transfer::copyIn(int32_t param, ParamPart part, int64_t begin,
                       int64_t count, const float *from) {
   const mgq_param &entry = view.program.params[param];
-  float *to = arena.floatsAt(offsetOf(places[view.stage][param], part));
+  float *to = ownPlace(param, part);
   if (entry.canonical_permutation)
     untranspose(from, to, shapeOf(entry.stored), entry.canonical_permutation,
                 begin, count);

@@ -17,7 +17,8 @@ namespace mgq::rt {
 
 /// What ranks keep of a trainable parameter. Master is the value of those whose
 /// stored type is narrower than f32.
-enum class ParamPart { Value, Gradient, Momentum, Variance, Master };
+/// Staging is where residuals of compressed gradients are put together.
+enum class ParamPart { Value, Gradient, Momentum, Variance, Master, Staging };
 
 class Transfer {
 public:
@@ -42,11 +43,22 @@ public:
   /// Other ranks: takes what rank 0 writes, part by part.
   void accept(const std::vector<ParamPart> &parts);
 
+  /// Where ParamPart::Staging is on this rank, laid out as the owned gradients;
+  /// negative: nowhere.
+  void setStaging(int64_t offset) { staging = offset; }
+
+  /// All ranks: rank 0's number.
+  int32_t fromFirst(int32_t number) {
+    group.fromFirst(number);
+    return number;
+  }
+
   /// Elements of a message.
   static constexpr int64_t pieceElements = 1 << 20;
 
 private:
   int64_t offsetOf(const mgq_place *place, ParamPart part) const;
+  float *ownPlace(int32_t param, ParamPart part) const;
   void copyOut(int32_t param, ParamPart part, int64_t begin, int64_t count,
                float *to);
   void copyIn(int32_t param, ParamPart part, int64_t begin, int64_t count,
@@ -58,6 +70,7 @@ private:
   Arena &arena;
   Group &group;
   std::vector<std::vector<const mgq_place *>> places; ///< Of each stage.
+  int64_t staging = -1;
   std::vector<float> buffer;
 };
 
