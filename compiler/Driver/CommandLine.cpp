@@ -189,7 +189,7 @@ static ExitStatus checkFlags(const Flags &flags) {
       {flags.precision, precisions, precisions},
       {flags.edges, edges, first(edges, 1)},
       {flags.recompute, recomputes, recomputes},
-      {flags.frozen, frozens, first(frozens, 2)},
+      {flags.frozen, frozens, frozens},
       {flags.overlap, overlaps, overlaps},
       {flags.compression, compressions, compressions}};
   for (const Word &word : words) {

@@ -374,6 +374,8 @@ static planner::PlanRequest makeRequest(const PlanOptions &options,
                           : planner::RecomputeKind::None;
   request.splitsWeight = splitsWeight;
   request.mayReplicatePrefix = options.frozen != "stage";
+  request.mustReplicatePrefix =
+      options.frozen == "replicated" || options.frozen == "sharded";
   request.sync = {wireRatio(options.compression), options.overlap};
   return request;
 }
@@ -404,6 +406,24 @@ findCuts(const std::vector<std::string> &names,
   return cuts;
 }
 
+/// Whether a frozen prefix is there, and may be where it has to.
+static llvm::Error checkPrefix(const PlanOptions &options,
+                               const planner::ModelCosts &model) {
+  const planner::LayerCosts &first = model.layers.front();
+  if (first.hasBackward || first.outputNeedsGradient)
+    return llvm::createStringError(
+        "--frozen=" + options.frozen +
+        ": the model has no frozen prefix: its first layer, " + first.name +
+        ", takes part in gradients");
+  if (options.stages != 1 && options.ranks > 1 &&
+      (options.partition != "frozen_aware" || !options.cuts.empty()))
+    return llvm::createStringError(
+        "--frozen=" + options.frozen +
+        " spreads the frozen prefix over the stages: it needs "
+        "--partition=frozen_aware, without --cuts");
+  return llvm::Error::success();
+}
+
 static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
                             PlannedModel &planned) {
   SmallVector<ModelLayer> layers = collectLayers(module);
@@ -417,6 +437,9 @@ static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
   bool splits = llvm::any_of(
       layers, [](const ModelLayer &layer) { return !layer.weight.empty(); });
   planned.request = makeRequest(options, splits);
+  if (planned.request.mustReplicatePrefix)
+    if (llvm::Error error = checkPrefix(options, planned.costs))
+      return error;
   auto cuts = findCuts(options.cuts, planned.costs);
   if (!cuts)
     return cuts.takeError();

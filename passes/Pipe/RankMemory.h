@@ -55,6 +55,16 @@ struct Region {
   int64_t end() const { return begin + bytes; }
 };
 
+/// A frozen weight, and the function that packs it.
+using PanelKey = std::pair<mlir::StringAttr, mlir::StringAttr>;
+
+/// Packed frozen weights of a chunk that are spread over ranks.
+struct Shard {
+  int64_t chunk;
+  llvm::MapVector<PanelKey, ArenaAttr> panels; ///< In the buffer.
+  ArenaAttr slice, buffer;
+};
+
 /// The persistent part of one rank's arena.
 class RankMemory {
 public:
@@ -94,13 +104,24 @@ public:
     return arena(gradients.begin, ownedBytes);
   }
 
-  /// By parameter and function that packs it: where the panels are.
-  llvm::MapVector<std::pair<mlir::StringAttr, mlir::StringAttr>, ArenaAttr>
-      panels;
+  /// The panels that only this chunk reads, with their bytes.
+  static llvm::MapVector<PanelKey, int64_t>
+  shardedPanels(const StepGraph &graph, const Kernels &kernels, int64_t chunk);
+
+  /// Chunks whose panels are spread over `members` ranks, in the order in which
+  /// they take turns at two buffers.
+  llvm::SmallVector<int64_t> shardedChunks;
+  int64_t members = 1;
+  llvm::SmallVector<Shard, 0> shards;
+
+  /// By parameter and function that packs it: where the panels are that the
+  /// rank has whole.
+  llvm::MapVector<PanelKey, ArenaAttr> panels;
   llvm::MapVector<mlir::StringAttr, mlir::Attribute> params;
   Region weights, gradients, optimizer, cells;
 
 private:
+  void placeShards();
   int64_t blocksIn(ArenaAttr gradients);
   void placePanels(llvm::ArrayRef<mlir::func::CallOp> calls);
   void placeAccumulators(mlir::OpBuilder &builder);

@@ -44,6 +44,7 @@ void Trainer::setUp() {
     return;
   group.agree([&] {
     variants->now().executor.runPrepareFrozen();
+    variants->now().executor.prepareShards();
     variants->now().executor.runPrepareTrainable();
   });
 }
@@ -77,6 +78,8 @@ void Trainer::makeParts() {
       variants->now().runner.pulse();
     else
       group.pulse();
+    if (evaluator)
+      evaluator->progress();
   };
   weights.emplace(view, options.weights);
   if (!options.dryRun)

@@ -46,6 +46,15 @@ Executor::Executor(const RankView &view, Arena &arena, const Weights &weights,
   Slots none(view.tables.chunk_count, -1);
   prepareFrozen = &prepare(view.tables.prepare_frozen, -1, none);
   prepareTrainable = &prepare(view.tables.prepare_trainable, -1, none);
+  for (int32_t i = 0; i < view.tables.shard_count; ++i) {
+    const mgq_shard &shard = view.tables.shards[i];
+    int64_t all = shard.slice_bytes * view.shardMembers();
+    if (shard.slice_bytes < 0 || shard.buffer < 0 || shard.slice < 0 ||
+        shard.buffer + all > arena.size() ||
+        shard.slice + shard.slice_bytes > arena.size())
+      fail("the program's tables are damaged: shard {}", i);
+    packs.push_back(&prepare(shard.pack, -1, none));
+  }
 }
 
 std::byte *Executor::resolve(const mgq_ref &ref, int64_t bytes,
@@ -124,6 +133,16 @@ const Runnable &Executor::prepare(const mgq_sequence &sequence, int32_t chunk,
   }
   runnables.push_back(std::move(made));
   return runnables.back();
+}
+
+void Executor::prepareShards() {
+  for (size_t i = 0; i < packs.size(); ++i) {
+    const mgq_shard &shard = view.tables.shards[i];
+    run(*packs[i], Phase::Prepare, -1);
+    memcpy(arena.at(shard.slice),
+           arena.at(shard.buffer + view.shardMember() * shard.slice_bytes),
+           shard.slice_bytes);
+  }
 }
 
 void Executor::resetTimes() {

@@ -73,6 +73,9 @@ public:
            const std::function<void(int32_t)> *afterCall = nullptr);
 
   void runPrepareFrozen() { run(*prepareFrozen, Phase::Prepare, -1); }
+  /// Packs the weights that are spread over ranks, and keeps this rank's
+  /// slices.
+  void prepareShards();
   void runPrepareTrainable() { run(*prepareTrainable, Phase::Prepare, -1); }
 
   const std::vector<LayerTime> &layerTimes() const { return times; }
@@ -98,6 +101,7 @@ private:
   double loading = 0;
   std::deque<Runnable> runnables; // Addresses stay.
   const Runnable *prepareFrozen, *prepareTrainable;
+  std::vector<const Runnable *> packs; ///< Of each shard.
 };
 
 /// Throws Error if mgq_index_error was called by this thread's pool since the
