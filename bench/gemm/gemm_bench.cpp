@@ -1,7 +1,8 @@
 //===- gemm_bench.cpp - Speed of generated matrix products ----------------===//
 //
-// gemm_bench [x86-64-v3|x86-64-v4] [M N K]...: GFLOP/s of one thread, in thread
-// CPU time, best of repeats, as a share of the FMA peak measured beside it.
+// gemm_bench [x86-64-v3|x86-64-v4|x86-64-v4-bf16] [M N K]...: GFLOP/s of one
+// thread, in thread CPU time, best of repeats, as a share of the FMA peak
+// measured beside it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -24,7 +25,7 @@ using PackFn = void(const void *, void *, const int64_t *);
 /// [1, 2) for f16, those of `b` for others.
 static float *packAs(Stored stored, const float *b, int64_t n, int64_t k,
                      GemmBuilder &builder, Jit &jit) {
-  float *panels = buffer(builder.getPackedSize(n, k));
+  float *panels = buffer(builder.getPackedSize(n, k, stored));
   const int64_t sizes[] = {n, k, n};
   std::string name = "mgq_pack_b_n" + suffixOf(stored);
   if (stored == Stored::f32) {
@@ -54,15 +55,18 @@ int main(int argc, char **argv) {
     for (bool transposedA : {false, true})
       builder.getGemm(transposedA, layout);
   for (Stored stored : {Stored::f32, Stored::bf16, Stored::f16}) {
-    builder.getPackB(false, stored);
+    builder.getPackB(false, stored, stored);
     builder.getGemm(false, BLayout::packed, Stored::f32, stored);
   }
+  builder.getGemm(false, BLayout::packed, Stored::bf16, Stored::bf16);
   Jit jit(module, cpu);
-  double top = peak(cpu == "x86-64-v4");
-  std::printf(
-      "%s, FMA peak %.1f GFLOP/s\n%-18s %14s %14s %14s %14s %14s %14s %14s\n",
-      cpu.c_str(), top, "M x N x K", "packed", "packed bf16", "packed f16",
-      "NN", "NT", "TN", "TT");
+  double top = peak(family.lanes == 16);
+  std::printf("%s, FMA peak %.1f GFLOP/s\n%-18s", cpu.c_str(), top,
+              "M x N x K");
+  for (const char *column : {"packed", "packed bf16", "packed f16", "both bf16",
+                             "NN", "NT", "TN", "TT"})
+    std::printf(" %14s", column);
+  std::printf("\n");
 
   std::vector<std::array<int64_t, 3>> sizes;
   for (; next + 2 < argc; next += 3)
@@ -85,6 +89,7 @@ int main(int argc, char **argv) {
       {"mgq_gemm_np", false, BLayout::packed},
       {"mgq_gemm_np_b_bf16", false, BLayout::packed, Stored::bf16},
       {"mgq_gemm_np_b_f16", false, BLayout::packed, Stored::f16},
+      {"mgq_gemm_np_a_bf16_b_bf16", false, BLayout::packed, Stored::bf16},
       {"mgq_gemm_nn", false, BLayout::rows},
       {"mgq_gemm_nt", false, BLayout::transposed},
       {"mgq_gemm_tn", true, BLayout::rows},

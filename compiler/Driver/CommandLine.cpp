@@ -89,8 +89,9 @@ struct Flags {
                                cl::cat(category)};
   cl::opt<std::string> precision{"precision", cl::desc("f32, bf16 or layered"),
                                  cl::init("f32"), cl::cat(category)};
-  cl::opt<std::string> precisionOf{"precision-of", cl::desc("GLOB=f32|bf16"),
-                                   cl::cat(category)};
+  cl::list<std::string> precisionOf{
+      "precision-of", cl::desc("what products of a parameter or layer take"),
+      cl::value_desc("GLOB=f32|bf16"), cl::cat(category)};
   cl::opt<std::string> edges{"edges", cl::desc("f32 or bf16"), cl::init("f32"),
                              cl::cat(category)};
   cl::opt<int64_t> fp32Steps{"fp32-steps",
@@ -185,11 +186,10 @@ static ExitStatus checkFlags(const Flags &flags) {
       {flags.cpu, cpus, cpus},
       {flags.schedule, schedules, schedules},
       {flags.partition, partitions, partitions},
-      {flags.precision, precisions,
-       hasPlan ? all(precisions) : first(precisions, 1)},
+      {flags.precision, precisions, precisions},
       {flags.edges, edges, first(edges, 1)},
       {flags.recompute, recomputes, recomputes},
-      {flags.frozen, frozens, first(frozens, 2)},
+      {flags.frozen, frozens, frozens},
       {flags.overlap, overlaps, overlaps},
       {flags.compression, compressions, compressions}};
   for (const Word &word : words) {
@@ -204,14 +204,13 @@ static ExitStatus checkFlags(const Flags &flags) {
   struct Number {
     const cl::opt<int64_t> &flag;
     int64_t least, most;
-    bool later; // values above the least are not supported yet
   };
   constexpr int64_t any = INT64_MAX;
   const Number numbers[] = {
-      {flags.stages, 1, kMostRanks, 0}, {flags.replicas, 1, kMostRanks, 0},
-      {flags.ranks, 1, kMostRanks, 0},  {flags.chunks, 1, kMostRanks, 0},
-      {flags.bucketSize, 1, any, 0},    {flags.fp32Steps, 0, any, 1},
-      {flags.bf16Ramp, 0, any, 1}};
+      {flags.stages, 1, kMostRanks}, {flags.replicas, 1, kMostRanks},
+      {flags.ranks, 1, kMostRanks},  {flags.chunks, 1, kMostRanks},
+      {flags.bucketSize, 1, any},    {flags.fp32Steps, 0, any},
+      {flags.bf16Ramp, 0, any}};
   for (const Number &number : numbers) {
     int64_t value = number.flag.getValue();
     if (number.flag.getNumOccurrences() && value < number.least)
@@ -220,20 +219,24 @@ static ExitStatus checkFlags(const Flags &flags) {
     if (value > number.most)
       return usage("--" + number.flag.ArgStr + "=" + Twine(value) +
                    ": expected at most " + Twine(number.most));
-    if (number.later && value > number.least)
-      return notYet("--" + number.flag.ArgStr + "=" + Twine(value),
-                    Twine(number.least));
   }
   StringRef schedule = flags.schedule.getValue();
   if (flags.chunks > 1 && (schedule == "gpipe" || schedule == "one_f_one_b"))
     return usage("--chunks=" + Twine(flags.chunks.getValue()) + ": " +
                  schedule + " has one chunk a rank; expected " +
                  "--schedule=interleaved, zero_bubble or auto");
-  const cl::opt<std::string> *const later[] = {&flags.precisionOf,
-                                               &flags.gpuArch};
-  for (const cl::opt<std::string> *flag : later)
-    if (flag->getNumOccurrences())
-      return notYet("--" + flag->ArgStr);
+  for (StringRef text : flags.precisionOf) {
+    auto [glob, precision] = text.rsplit('=');
+    if (glob.empty() || (precision != "f32" && precision != "bf16"))
+      return usage("--precision-of=" + text +
+                   ": expected GLOB=f32 or GLOB=bf16");
+  }
+  if ((flags.fp32Steps > 0 || flags.bf16Ramp > 0) && flags.precision == "f32" &&
+      flags.precisionOf.empty())
+    return usage("--fp32-steps and --bf16-ramp: with --precision=f32 all steps "
+                 "are in f32; expected --precision=layered or bf16");
+  if (flags.gpuArch.getNumOccurrences())
+    return notYet("--gpu-arch");
   if (flags.planTimeline.getNumOccurrences() && !hasPlan)
     return usage("--plan-timeline needs --plan");
   return kSuccess;
@@ -341,6 +344,10 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.cluster = flags.cluster;
   options.profile = flags.profile;
   options.precision = flags.precision;
+  options.fp32Steps = flags.fp32Steps;
+  options.bf16Ramp = flags.bf16Ramp;
+  options.precisionOf.assign(flags.precisionOf.begin(),
+                             flags.precisionOf.end());
   options.frozen = flags.frozen;
   options.compression = flags.compression;
   options.overlap = flags.overlap == "on";

@@ -6,6 +6,7 @@
 
 #include "compiler/Driver/RankTables.h"
 
+#include "dialects/NN/NNPhases.h"
 #include "passes/Pipe/PlanModel.h"
 #include "runtime/include/rt.h"
 
@@ -28,9 +29,16 @@ private:
   Constant *nowhere() {
     return make.record({make.i32(MGQ_SPACE_NONE), make.i32(0), make.i64(0)});
   }
+  /// What takes a layer function's place in bf16, or null.
+  Constant *late(StringRef kernel) {
+    FlatSymbolRefAttr name = nn::lateOf(module, kernel);
+    return name ? make.function(name.getValue()) : make.null();
+  }
+  Constant *call(CallOp call);
   Constant *sequence(SequenceKind kind, int64_t chunk = -1);
   Table places();
   Table uses();
+  Table shards();
   Table grads(int64_t chunk);
   Table chunks();
   Table outputs();
@@ -89,25 +97,45 @@ Constant *RankWriter::sequence(SequenceKind kind, int64_t chunk) {
                          ref(load.getPlace())}));
         continue;
       }
-      auto call = cast<CallOp>(op);
-      SmallVector<Constant *> args;
-      for (Attribute arg : call.getArgs())
-        args.push_back(ref(arg));
-      auto layer = index.layers.find(call.getLayer().value_or(""));
+      auto its = cast<CallOp>(op);
       if (kind == SequenceKind::Forward || kind == SequenceKind::Backward ||
           kind == SequenceKind::Weight)
-        microBatchFlops += flopsOf(module, call.getKernel());
-      calls.push_back(make.record(
-          {make.function(call.getKernel()),
-           make.string(call.getLayer().value_or(call.getKernel())),
-           make.array(args), make.i32(args.size()),
-           make.i32(layer == index.layers.end() ? -1 : layer->second),
-           make.i64(call.getScratch().getOffset()),
-           make.i64(call.getScratch().getBytes())}));
+        microBatchFlops += flopsOf(module, its.getKernel());
+      calls.push_back(call(its));
     }
   Table loadTable = make.table(loads), callTable = make.table(calls);
   return make.record(
       {loadTable.data, loadTable.count, callTable.data, callTable.count});
+}
+
+Constant *RankWriter::call(CallOp call) {
+  SmallVector<Constant *> args;
+  for (Attribute arg : call.getArgs())
+    args.push_back(ref(arg));
+  auto layer = index.layers.find(call.getLayer().value_or(""));
+  return make.record(
+      {make.function(call.getKernel()),
+       make.string(call.getLayer().value_or(call.getKernel())),
+       make.array(args), make.i32(args.size()),
+       make.i32(layer == index.layers.end() ? -1 : layer->second),
+       make.i64(call.getScratch().getOffset()),
+       make.i64(call.getScratch().getBytes()), late(call.getKernel())});
+}
+
+Table RankWriter::shards() {
+  SmallVector<Constant *> table;
+  for (ShardOp shard : rank.getOps<ShardOp>()) {
+    SmallVector<Constant *> calls;
+    for (CallOp pack : shard.getOps<CallOp>())
+      calls.push_back(call(pack));
+    Table loads = make.table({}), callTable = make.table(calls);
+    table.push_back(make.record({make.record({loads.data, loads.count,
+                                              callTable.data, callTable.count}),
+                                 make.i64(shard.getBuffer().getOffset()),
+                                 make.i64(shard.getSlice().getOffset()),
+                                 make.i64(shard.getSlice().getBytes())}));
+  }
+  return make.table(table);
 }
 
 Table RankWriter::places() {
@@ -192,7 +220,7 @@ static int64_t bytesOf(Attribute place) {
 Table RankWriter::ops(Block &block) {
   SmallVector<Constant *> table;
   llvm::DenseMap<Operation *, int64_t> number;
-  int64_t buckets = 0;
+  int64_t buckets = 0, gathers = 0;
   for (Operation &op : block) {
     if (op.getNumResults() != 1 || !isa<EventType>(op.getResult(0).getType()))
       continue;
@@ -251,10 +279,19 @@ Table RankWriter::ops(Block &block) {
         beginsAfter = *reduce.getCall();
       }
     }
+    if (auto gather = dyn_cast<AllGatherOp>(op)) {
+      kind = MGQ_OP_ALL_GATHER;
+      isAhead = gather.getAhead();
+      place = ref(gather.getPlaceAttr());
+      bytes = bytesOf(gather.getPlaceAttr());
+      room = ref(gather.getSliceAttr());
+      roomBytes = bytesOf(gather.getSliceAttr());
+      bucket = gathers++;
+    }
     SmallVector<Constant *> waits;
     for (Value event : op.getOperands())
       if (Operation *earlier = event.getDefiningOp();
-          isa<SendOp, RecvOp, AllReduceOp>(earlier))
+          isa<SendOp, RecvOp, AllReduceOp, AllGatherOp>(earlier))
         waits.push_back(make.i32(number.lookup(earlier)));
     Table waitTable = make.table(waits);
     number[&op] = table.size();
@@ -296,7 +333,8 @@ Constant *RankWriter::residuals() {
 
 Constant *RankWriter::write() {
   Table placeTable = places(), useTable = uses(), chunkTable = chunks(),
-        outputTable = outputs(), opTable = ops(rank.getBody().front());
+        outputTable = outputs(), shardTable = shards(),
+        opTable = ops(rank.getBody().front());
   Table evaluateTable = make.table({});
   for (EvaluationOp evaluation : rank.getOps<EvaluationOp>())
     evaluateTable = ops(evaluation.getBody().front());
@@ -326,6 +364,8 @@ Constant *RankWriter::write() {
        chunkTable.data,
        chunkTable.count,
        sequence(SequenceKind::PrepareFrozen),
+       shardTable.data,
+       shardTable.count,
        sequence(SequenceKind::PrepareTrainable),
        sequence(SequenceKind::Count),
        count,

@@ -10,6 +10,7 @@
 #include "compiler/Driver/Link.h"
 #include "compiler/Driver/RankTables.h"
 #include "dialects/NN/NN.h"
+#include "dialects/NN/NNPhases.h"
 #include "passes/Pipe/PlanModel.h"
 #include "passes/Pipe/StepGraph.h"
 #include "runtime/include/rt.h"
@@ -205,6 +206,7 @@ ConstantBuilder::Table TableWriter::outputs() {
 ConstantBuilder::Table TableWriter::layers() {
   struct Layer {
     int64_t forward = 0, backward = 0;
+    bool isProgressive = false;
   };
   llvm::MapVector<StringRef, Layer> layers;
   auto train = module.lookupSymbol<func::FuncOp>("train");
@@ -213,12 +215,16 @@ ConstantBuilder::Table TableWriter::layers() {
     Layer &layer = layers[instanceOf(call)];
     (phaseOf(call) == SequenceKind::Forward ? layer.forward : layer.backward) +=
         work;
+    layer.isProgressive |= bool(nn::lateOf(module, call.getCallee()));
   }
   SmallVector<Constant *> table;
   for (auto &[name, layer] : layers) {
-    index.layers[name] = table.size();
-    table.push_back(make.record({make.string(name), make.i64(layer.forward),
-                                 make.i64(layer.backward)}));
+    int64_t number = index.layers[name] = table.size();
+    int64_t lateFrom =
+        layer.isProgressive ? nn::lateFrom(module, number, layers.size()) : 0;
+    table.push_back(
+        make.record({make.string(name), make.i64(layer.forward),
+                     make.i64(layer.backward), make.i64(lateFrom)}));
   }
   return make.table(table);
 }

@@ -32,6 +32,8 @@ struct Options {
   std::string cluster;           // file; empty: this machine
   std::string profile;           // file; empty: none
   std::string precision = "f32";
+  std::vector<std::string> precisionOf; // GLOB=f32|bf16
+  int64_t fp32Steps = 0, bf16Ramp = 0;
   std::string frozen = "auto";
   std::string compression = "none"; // of gradients, between replicas
   bool overlap = true;    // gradients of replicas are summed beside backward
@@ -59,7 +61,7 @@ struct Options {
 
   /// Whether this compiler makes code for what is asked; a plan can be had
   /// without.
-  bool hasKernels() const { return precision == "f32" && target == "cpu"; }
+  bool hasKernels() const { return target == "cpu"; }
 
   /// Bytes of each device that the planner leaves free, beside its estimates.
   int64_t reserveBytes = 0;

@@ -56,6 +56,14 @@ static void buildDifferentiate(OpPassManager &passes, const Options &options) {
           : nn::SplitWeights::Never;
   passes.addPass(nn::createDifferentiatePass(std::move(differentiate)));
   passes.addPass(nn::createCheckDifferentiatedPass());
+  // Last of the phase: what comes after knows types only.
+  nn::InsertCastsPassOptions casts;
+  casts.precision = options.precision;
+  llvm::append_range(casts.precisionOf, options.precisionOf);
+  casts.tables = options.target != "cpu";
+  casts.fp32Steps = options.fp32Steps;
+  casts.bf16Ramp = options.bf16Ramp;
+  passes.addPass(nn::createInsertCastsPass(std::move(casts)));
 }
 
 static void buildKernels(OpPassManager &passes, const Options &options) {
@@ -85,6 +93,7 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.overlap = options.overlap;
   plan.compression = options.compression;
   plan.splitPrefix = options.overlap && options.runAhead;
+  plan.splitLayers = options.frozen == "sharded";
   plan.precision = options.precision;
   plan.target = options.target;
   plan.cluster = options.cluster;
@@ -97,8 +106,15 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
 static void buildSchedule(OpPassManager &passes, const Options &options) {
   passes.addPass(pipe::createSchedulePass());
   // Messages follow from where the ops are.
+  bool isSharded = options.frozen == "sharded";
+  pipe::RunPrefixAheadPassOptions prefix;
+  prefix.layersFirst = isSharded;
   if (options.overlap && options.runAhead)
-    passes.addPass(pipe::createRunPrefixAheadPass());
+    passes.addPass(pipe::createRunPrefixAheadPass(prefix));
+  // What does not run ahead runs layer by layer all the same.
+  prefix.thisStep = true;
+  if (isSharded)
+    passes.addPass(pipe::createRunPrefixAheadPass(prefix));
   passes.addPass(pipe::createInsertCommunicationPass());
   // Gradients lie in the arena in the order of their buckets.
   if (options.overlap) {
@@ -106,6 +122,8 @@ static void buildSchedule(OpPassManager &passes, const Options &options) {
     overlap.bucketBytes = options.bucketSize;
     passes.addPass(pipe::createOverlapStreamsPass(overlap));
   }
+  if (isSharded)
+    passes.addPass(pipe::createShardFrozenPass());
   // All sums over replicas are there.
   if (options.compression != "none")
     passes.addPass(pipe::createSparsifyGradientsPass({options.compression}));

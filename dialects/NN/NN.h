@@ -20,6 +20,12 @@
 
 #include "dialects/NN/NNInterfaces.h.inc"
 
+namespace mgq::nn {
+/// Whether `actual` are the types `inferred`, or tensors of the same shapes and
+/// of wider floats: results of products that sum wider than their operands are.
+bool areEqualOrWider(mlir::TypeRange inferred, mlir::TypeRange actual);
+} // namespace mgq::nn
+
 #define GET_OP_CLASSES
 #include "dialects/NN/NNOps.h.inc"
 

@@ -74,7 +74,14 @@ LogicalResult ParamRefOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!param)
     return emitOpError("refers to ")
            << getParamAttr() << ", which is not an nn.param";
-  if (param.getValueType() != getResult().getType()) {
+  auto type = cast<RankedTensorType>(getResult().getType());
+  RankedTensorType value = param.getValueType();
+  Type element = value.getElementType();
+  bool mayBeRounded =
+      !param.isTrainable() && (element.isF32() || element.isF16());
+  bool isRounded = mayBeRounded && type.getElementType().isBF16() &&
+                   type.getShape() == value.getShape();
+  if (value != type && !isRounded) {
     InFlightDiagnostic diag = emitOpError("has type ")
                               << getResult().getType() << ", expected "
                               << param.getValueType();

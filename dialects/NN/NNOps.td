@@ -75,7 +75,9 @@ def NN_ParamOp : NN_Op<"param", [Symbol]> {
 def NN_ParamRefOp : NN_Op<"param_ref", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the value of a parameter";
   let description = [{
-    The result has the type of the parameter's value (param_ref_c1).
+    The result has the type of the parameter's value. Of a frozen parameter of
+    f32 or f16 it may be bf16: the value rounded, once, when the weights are
+    loaded (param_ref_c1).
 
     Example:
 
@@ -187,7 +189,9 @@ def NN_MatmulOp : NN_InferredOp<"matmul", [NN_Differentiable]> {
   let description = [{
     Operands have rank 2 or more; their last two dimensions are the matrix,
     transposed first where the flag says so; leading dimensions broadcast as in
-    NumPy. The importer reshapes operands of rank 1.
+    NumPy. The importer reshapes operands of rank 1. Sums are of the result's
+    type, which is that of the operands or a wider float; so too in `nn.conv`
+    and its gradients and in attention.
 
     Example (a linear layer, weight [out, in]):
 
@@ -200,6 +204,12 @@ def NN_MatmulOp : NN_InferredOp<"matmul", [NN_Differentiable]> {
   let assemblyFormat = [{
     $lhs `,` $rhs (`transpose_a` $transpose_a^)? (`transpose_b` $transpose_b^)? attr-dict
     `:` functional-type(operands, results)
+  }];
+  let extraClassDeclaration = [{
+    /// The result may be a wider float than the operands.
+    static bool isCompatibleReturnTypes(::mlir::TypeRange inferred, ::mlir::TypeRange actual) {
+      return areEqualOrWider(inferred, actual);
+    }
   }];
 }
 
@@ -219,6 +229,12 @@ def NN_ConvOp : NN_ConvBase<"conv", [InferTypeOpAdaptor, NN_Differentiable]> {
   let arguments = !con((ins NN_Tensor:$input, NN_Tensor:$weight), convAttrs);
   let results = (outs NN_Tensor:$result);
   let assemblyFormat = "$input `,` $weight attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = [{
+    /// The result may be a wider float than the operands.
+    static bool isCompatibleReturnTypes(::mlir::TypeRange inferred, ::mlir::TypeRange actual) {
+      return areEqualOrWider(inferred, actual);
+    }
+  }];
 }
 
 def NN_ConvGradInputOp : NN_ConvBase<"conv_grad_input", [NN_Differentiable]> {
@@ -526,6 +542,12 @@ def NN_AttentionOp : NN_InferredOp<"attention", [NN_Differentiable]> {
                        F64Attr:$scale, UnitAttr:$causal, UnitAttr:$causal_from_end, DefaultValuedAttr<F64Attr, "0.0">:$softcap);
   let results = (outs NN_FloatTensor:$result);
   let assemblyFormat = "$q `,` $k `,` $v (`mask` $mask^)? (`causal` $causal^)? attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = [{
+    /// The result may be a wider float than the operands.
+    static bool isCompatibleReturnTypes(::mlir::TypeRange inferred, ::mlir::TypeRange actual) {
+      return areEqualOrWider(inferred, actual);
+    }
+  }];
 }
 
 def NN_AttentionGradOp : NN_InferredOp<"attention_grad"> {
@@ -538,6 +560,12 @@ def NN_AttentionGradOp : NN_InferredOp<"attention_grad"> {
                        F64Attr:$scale, UnitAttr:$causal, UnitAttr:$causal_from_end, DefaultValuedAttr<F64Attr, "0.0">:$softcap);
   let results = (outs NN_FloatTensor:$grad_q, NN_FloatTensor:$grad_k, NN_FloatTensor:$grad_v);
   let assemblyFormat = "$q `,` $k `,` $v `,` $result `,` $grad (`mask` $mask^)? (`causal` $causal^)? attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = [{
+    /// The result may be a wider float than the operands.
+    static bool isCompatibleReturnTypes(::mlir::TypeRange inferred, ::mlir::TypeRange actual) {
+      return areEqualOrWider(inferred, actual);
+    }
+  }];
 }
 
 def NN_RopeOp : NN_InferredOp<"rope", [NN_Differentiable]> {

@@ -73,6 +73,21 @@ static LogicalResult checkAxis(MaybeLoc loc, int64_t axis, int64_t rank) {
   return success();
 }
 
+bool mgq::nn::areEqualOrWider(TypeRange inferred, TypeRange actual) {
+  return inferred.size() == actual.size() &&
+         llvm::all_of(llvm::zip(inferred, actual), [](auto pair) {
+           auto from = cast<RankedTensorType>(std::get<0>(pair));
+           auto to = dyn_cast<RankedTensorType>(std::get<1>(pair));
+           if (from == to)
+             return true;
+           if (!to || from.getShape() != to.getShape())
+             return false;
+           auto narrow = dyn_cast<FloatType>(from.getElementType());
+           auto wide = dyn_cast<FloatType>(to.getElementType());
+           return narrow && wide && narrow.getWidth() < wide.getWidth();
+         });
+}
+
 /// The result is like `value`.
 static LogicalResult same(Value value, Types &types) {
   types.push_back(value.getType());

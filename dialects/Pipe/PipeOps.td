@@ -153,6 +153,18 @@ def Pipe_PlaceSlotsOp : Pipe_Op<"place_slots", [HasParent<"RankOp">]> {
   let assemblyFormat = "`chunk` `(` $chunk `)` `at` $offset `bytes` $bytes `count` $count attr-dict";
 }
 
+def Pipe_ShardOp : Pipe_Op<"shard", [HasParent<"RankOp">, NoTerminator, SingleBlock]> {
+  let summary = "frozen weights of a chunk that are spread over ranks";
+  let description = [{
+    The calls of the body pack them into `buffer` once, after load; of that each
+    rank keeps a slice. The ranks are the stages of a replica or, of one stage,
+    the replicas.
+  }];
+  let arguments = (ins I64Attr:$chunk, Pipe_ArenaAttr:$slice, Pipe_ArenaAttr:$buffer);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = "`chunk` `(` $chunk `)` `slice` `(` $slice `)` `buffer` `(` $buffer `)` attr-dict-with-keyword $body";
+}
+
 def Pipe_PlaceResidualsOp : Pipe_Op<"place_residuals", [HasParent<"RankOp">]> {
   let summary = "what compressed gradients have not sent yet";
   let description = [{
@@ -226,7 +238,7 @@ def Pipe_LoadOp : Pipe_Op<"load", [HasParent<"SequenceOp">]> {
   let assemblyFormat = "$name `:` $type `at` $place (`limit` `(` $limit^ `)`)? (`ignore` `(` $ignore^ `)`)? attr-dict";
 }
 
-def Pipe_CallOp : Pipe_Op<"call", [HasParent<"SequenceOp">]> {
+def Pipe_CallOp : Pipe_Op<"call", [ParentOneOf<["SequenceOp", "ShardOp"]>]> {
   let summary = "a layer function on ranges of memory and on weights";
   let description = [{
     `args`: operands, then results; each a `#pipe.arena`, a `#pipe.slot` or a
@@ -328,6 +340,18 @@ def Pipe_AllReduceOp : Pipe_StepOp<"all_reduce",
     (`after` `(` $after^ `)`)? (`call` `(` $call^ `)`)? (`compress` $compression^)? attr-dict
   }];
   let hasVerifier = 1;
+}
+
+def Pipe_AllGatherOp : Pipe_StepOp<"all_gather",
+    (ins I64Attr:$chunk, UnitAttr:$ahead, OptionalAttr<Pipe_ArenaAttr>:$place, OptionalAttr<Pipe_ArenaAttr>:$slice)> {
+  let summary = "fill `place` with a chunk's frozen weights, a slice of which each rank keeps";
+  let description = [{
+    Runs beside the compute stream, like a message. See `pipe.shard`.
+  }];
+  let assemblyFormat = [{
+    `chunk` `(` $chunk `)` (`ahead` $ahead^)? (`at` $place^)? (`slice` `(` $slice^ `)`)?
+    (`after` `(` $after^ `)`)? attr-dict
+  }];
 }
 
 def Pipe_OptimizerOp : Pipe_OncePerStepOp<"optimizer"> {

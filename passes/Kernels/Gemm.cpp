@@ -77,6 +77,12 @@ static std::string suffix(bool transposedA, BLayout layoutB, Stored storedA,
          suffixOf(storedA, "_a_") + suffixOf(storedB, "_b_");
 }
 
+static Read readOf(Stored stored) {
+  return stored == Stored::f32   ? Read::f32
+         : stored == Stored::f16 ? Read::f16
+                                 : Read::bf16;
+}
+
 /// chunk(context, index), with context = {A, B, C, shape}.
 LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB,
                                            Stored storedA, Stored storedB) {
@@ -84,8 +90,10 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB,
   const CpuFamily &family = getFamily();
   Type ptr = kb.ptr(), i64 = kb.i64();
   Type elementA = elementType(kb, storedA), elementB = elementType(kb, storedB);
+  // Both operands as the CPU's bf16 units take them.
+  const bool byUnits = hasPairs(storedA) && hasPairs(storedB);
   // A is read where it is unless that takes a copy.
-  const bool copiesA = transposedA || storedA != Stored::f32;
+  const bool copiesA = transposedA || (storedA != Stored::f32 && !byUnits);
   std::string name =
       "mgq_gemm_chunk_" + suffix(transposedA, layoutB, storedA, storedB);
   return kb.function(name, {ptr, i64}, [&](Vals args) {
@@ -99,16 +107,20 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB,
     Val lda = field(LDA), ldb = field(LDB), ldc = field(LDC);
     Val chunkM = field(CHUNK_M), chunkN = field(CHUNK_N);
 
-    const int64_t panel = family.panel(), depth = family.depth;
+    // Of half as wide elements, twice as many fit the caches.
+    const int64_t panel = family.panel(),
+                  depth = byUnits ? 2 * family.depth : family.depth;
     const int64_t columnsAtOnce = columnBlock(family, copiesA);
     const int64_t rowsAtOnce = rowBlock(family, copiesA);
     // Not a power of two: rows of A's block must not fall on one cache set.
-    const int64_t ldCopy = depth + family.lanes;
+    const int64_t ldCopy =
+        byUnits ? rowsAtOnce + family.lanes : depth + family.lanes;
+    const int64_t stepsOfDepth = byUnits ? depth / 2 : depth;
     Val copyOfA, panels;
     if (copiesA)
-      copyOfA = kb.stack(rowsAtOnce * ldCopy);
+      copyOfA = kb.stack(byUnits ? stepsOfDepth * ldCopy : rowsAtOnce * ldCopy);
     if (layoutB != BLayout::packed)
-      panels = kb.stack(columnsAtOnce * depth);
+      panels = kb.stack(columnsAtOnce * stepsOfDepth);
 
     // index = (batch, column chunk, row chunk), rows fastest.
     Val rowChunks = kb.ceilDiv(m, chunkM), columnChunks = kb.ceilDiv(n, chunkN);
@@ -135,15 +147,19 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB,
       kb.forLoop(kb.i(0), depthEnd, depth, [&](Val k0) {
         Val depthHere = kb.min(k - k0, kb.i(depth));
         Val accumulate = kb.select(k0 > 0, kb.i(1), kb.i(0));
-        // Panels made here are f32.
-        Stored panelsOfB = layoutB == BLayout::packed ? storedB : Stored::f32;
+        // Panels made here are f32, or pairs for the units.
+        Read read = byUnits                      ? Read::units
+                    : layoutB != BLayout::packed ? Read::f32
+                    : hasPairs(storedB)          ? Read::pairs
+                                                 : readOf(storedB);
         auto multiply = [&](Val blockOfB, Val strideOfB, Val panelStride) {
           kb.forLoop(kb.i(0), rows, rowStep, [&](Val row) {
             Val height = kb.min(rows - row, rowStep);
             Val blockOfA, strideOfA;
             if (copiesA) {
-              LLVM::LLVMFuncOp copy =
-                  transposedA ? getTranspose(storedA) : getWiden(storedA);
+              LLVM::LLVMFuncOp copy = byUnits       ? getInterleave()
+                                      : transposedA ? getTranspose(storedA)
+                                                    : getWiden(storedA);
               Val at = transposedA ? k0 * lda + row : row * lda + k0;
               kb.call(copy, {kb.at(a, at, elementA), lda,
                              transposedA ? depthHere : height,
@@ -152,33 +168,42 @@ LLVM::LLVMFuncOp GemmBuilder::getGemmChunk(bool transposedA, BLayout layoutB,
               blockOfA = copyOfA;
               strideOfA = kb.i(ldCopy);
             } else {
-              blockOfA = kb.at(a, row * lda + k0);
+              blockOfA = kb.at(a, row * lda + k0, elementA);
               strideOfA = lda;
             }
-            kb.call(getBlock(false, panelsOfB),
+            kb.call(getBlock(byUnits && copiesA, read),
                     {blockOfA, strideOfA, blockOfB, strideOfB, panelStride,
                      kb.at(c, row * ldc + column), ldc, height, columns,
                      depthHere, accumulate});
           });
         };
         auto pack = [&] {
-          if (layoutB == BLayout::rows)
+          Val panelStride = kb.i(stepsOfDepth * panel);
+          if (layoutB == BLayout::rows && !byUnits)
             kb.call(getPack(storedB),
                     {kb.at(b, k0 * ldb + column, elementB), ldb, depthHere,
-                     columns, panels, kb.i(depth * panel)});
+                     columns, panels, panelStride});
           else
             kb.forLoop(kb.i(0), columns, panel, [&](Val j) {
               Val width = kb.min(columns - j, kb.i(panel));
-              kb.call(getTranspose(storedB),
-                      {kb.at(b, (column + j) * ldb + k0, elementB), ldb, width,
-                       depthHere, kb.at(panels, j * depth), kb.i(panel)});
+              Val target = kb.at(panels, j * stepsOfDepth);
+              if (layoutB == BLayout::rows)
+                kb.call(getInterleave(),
+                        {kb.at(b, k0 * ldb + column + j, elementB), ldb,
+                         depthHere, width, target, kb.i(panel)});
+              else
+                kb.call(byUnits ? getTransposePairs() : getTranspose(storedB),
+                        {kb.at(b, (column + j) * ldb + k0, elementB), ldb,
+                         width, depthHere, target, kb.i(panel)});
             });
-          multiply(panels, kb.i(panel), kb.i(depth * panel));
+          multiply(panels, kb.i(panel), panelStride);
         };
-        if (layoutB == BLayout::packed)
-          multiply(kb.at(b, column * k + k0 * panel, elementB), kb.i(panel),
-                   k * panel);
-        else if (layoutB == BLayout::transposed || storedB != Stored::f32)
+        if (layoutB == BLayout::packed) {
+          Val rowsOfPanel = hasPairs(storedB) ? kb.ceilDiv(k, 2) * 2 : k;
+          Val stride = rowsOfPanel * panel;
+          multiply(kb.at(b, column * rowsOfPanel + k0 * panel, elementB),
+                   kb.i(panel), hasPairs(storedB) ? stride / 2 : stride);
+        } else if (layoutB == BLayout::transposed || storedB != Stored::f32)
           pack();
         else
           kb.ifThen(
@@ -229,17 +254,23 @@ void GemmBuilder::packPanel(bool transposedB, Stored storedB, Val source,
           {source, ldb, width, rows, panel, kb.i(columns)});
 }
 
+static std::string packName(bool transposedB, Stored from, Stored to) {
+  return std::string("mgq_pack_b_") + (transposedB ? "t" : "n") +
+         suffixOf(from) + (from == to ? "" : "_to" + suffixOf(to));
+}
+
 /// chunk(context, panel), with context = {B, target, {n, k, ldb}}.
-LLVM::LLVMFuncOp GemmBuilder::getPackChunk(bool transposedB, Stored storedB) {
+LLVM::LLVMFuncOp GemmBuilder::getPackChunk(bool transposedB, Stored from,
+                                           Stored to) {
   KernelBuilder &kb = getBuilder();
-  Type ptr = kb.ptr(), i64 = kb.i64(), element = elementType(kb, storedB);
+  Type ptr = kb.ptr(), i64 = kb.i64(), element = elementType(kb, from);
+  Type elementTo = elementType(kb, to);
   const int64_t panel = getFamily().panel(), lanes = getFamily().lanes,
                 depth = getFamily().depth;
-  std::string name = std::string("mgq_pack_b_") + (transposedB ? "t" : "n") +
-                     suffixOf(storedB) + "_chunk";
+  std::string name = packName(transposedB, from, to) + "_chunk";
   return kb.function(name, {ptr, i64}, [&](Vals args) {
     Val wide;
-    if (storedB != Stored::f32)
+    if (to != Stored::f32)
       wide = kb.stack(depth * panel);
     auto pointer = [&](int64_t i) {
       return kb.load(ptr, kb.at(args[0], i, ptr));
@@ -251,38 +282,57 @@ LLVM::LLVMFuncOp GemmBuilder::getPackChunk(bool transposedB, Stored storedB) {
     Val width = kb.min(n - column, kb.i(panel));
     Val source =
         kb.at(pointer(0), transposedB ? column * ldb : column, element);
-    Val target = kb.at(pointer(1), column * k, element);
-    if (storedB == Stored::f32) {
-      packPanel(transposedB, storedB, source, ldb, k, width, target);
+    const bool inPairs = hasPairs(to);
+    Val rowsOfPanel = inPairs ? kb.ceilDiv(k, 2) * 2 : k;
+    Val target = kb.at(pointer(1), column * rowsOfPanel, elementTo);
+    if (to == Stored::f32) {
+      packPanel(transposedB, from, source, ldb, k, width, target);
       return;
     }
     // By way of f32, so that bf16 is transposed in registers too.
     kb.forLoop(kb.i(0), k, depth, [&](Val k0) {
       Val rows = kb.min(k - k0, kb.i(depth));
-      packPanel(transposedB, storedB,
+      packPanel(transposedB, from,
                 kb.at(source, transposedB ? k0 : k0 * ldb, element), ldb, rows,
                 width, wide);
-      kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
-        Val from = kb.at(wide, row * panel);
-        storePair(kb, storedB, kb.load(kb.vec(), from),
-                  kb.load(kb.vec(), kb.at(from, lanes)),
-                  kb.at(target, (k0 + row) * panel, element));
-      });
+      auto load = [&](Val row, int64_t column) {
+        Val value = kb.load(kb.vec(), kb.at(wide, row * panel + column));
+        return from == to ? value : roundTo(kb, to, value);
+      };
+      auto store = [&](Val low, Val high, Val row, int64_t column) {
+        storePair(kb, to, low, high,
+                  kb.at(target, (k0 + row) * panel + column, elementTo));
+      };
+      if (!inPairs) {
+        kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
+          store(load(row, 0), load(row, lanes), row, 0);
+        });
+        return;
+      }
+      Val even = rows - rows % 2;
+      for (int64_t column = 0; column < panel; column += lanes) {
+        kb.forLoop(kb.i(0), even, 2, [&](Val row) {
+          store(load(row, column), load(row + 1, column), row, 2 * column);
+        });
+        kb.ifThen(even < rows, [&] {
+          store(load(even, column), kb.splat(0.0f), even, 2 * column);
+        });
+      }
     });
   });
 }
 
-LLVM::LLVMFuncOp GemmBuilder::getPackB(bool transposedB, Stored storedB) {
+LLVM::LLVMFuncOp GemmBuilder::getPackB(bool transposedB, Stored from,
+                                       Stored to) {
   KernelBuilder &kb = getBuilder();
   Type ptr = kb.ptr(), i64 = kb.i64();
-  std::string name = std::string("mgq_pack_b_") + (transposedB ? "t" : "n") +
-                     suffixOf(storedB);
+  std::string name = packName(transposedB, from, to);
   return kb.function(name, {ptr, ptr, ptr}, [&](Vals args) {
     Val context = kb.stack(3, ptr);
     for (auto [i, argument] : llvm::enumerate(args))
       kb.store(argument, kb.at(context, i, ptr));
     Val n = kb.load(i64, args[2]);
-    kb.parallelFor(getPackChunk(transposedB, storedB), context,
+    kb.parallelFor(getPackChunk(transposedB, from, to), context,
                    kb.ceilDiv(n, getFamily().panel()));
   });
 }

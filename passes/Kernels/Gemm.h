@@ -50,20 +50,25 @@ public:
                                  Stored a = Stored::f32,
                                  Stored b = Stored::f32);
 
-  /// pack(B, target, {n, k, ldb}): B into panels, [ceil(n / panel)][k][panel],
-  /// of its type, filled up with zeros.
-  mlir::LLVM::LLVMFuncOp getPackB(bool transposedB, Stored b = Stored::f32);
+  /// pack(B, target, {n, k, ldb}): B, stored as `from`, into panels,
+  /// [ceil(n / panel)][k][panel], of type `to`, filled up with zeros.
+  mlir::LLVM::LLVMFuncOp getPackB(bool transposedB, Stored from, Stored to);
 
-  /// The number of elements a packed B takes.
-  int64_t getPackedSize(int64_t n, int64_t k) const {
+  /// The number of elements a packed B takes. Panels of bf16 are in pairs where
+  /// the CPU has units for it, which takes an even depth.
+  int64_t getPackedSize(int64_t n, int64_t k, Stored b) const {
     int64_t panel = getFamily().panel();
-    return (n + panel - 1) / panel * panel * k;
+    int64_t depth = hasPairs(b) ? k + k % 2 : k;
+    return (n + panel - 1) / panel * panel * depth;
   }
 
 private:
+  bool hasPairs(Stored b) const {
+    return b == Stored::bf16 && getFamily().hasBf16Units;
+  }
   mlir::LLVM::LLVMFuncOp getGemmChunk(bool transposedA, BLayout layoutB,
                                       Stored storedA, Stored storedB);
-  mlir::LLVM::LLVMFuncOp getPackChunk(bool transposedB, Stored storedB);
+  mlir::LLVM::LLVMFuncOp getPackChunk(bool transposedB, Stored from, Stored to);
   void packPanel(bool transposedB, Stored storedB, Val source, Val ldb,
                  Val rows, Val width, Val panel);
 };

@@ -23,29 +23,139 @@ using namespace mgq::kernels;
 using Vals = KernelBuilder::Vals;
 
 static constexpr const char *kWidthNames[] = {"full", "edge", "narrow"};
+static constexpr const char *kReadNames[] = {"", "_f16", "_bf16", "_pairs",
+                                             "_units"};
+
+static bool isInPairs(Read read) {
+  return read == Read::pairs || read == Read::units;
+}
+
+/// The type that strides of B's panels count in.
+static Type elementOfB(KernelBuilder &kb, Read read) {
+  return read == Read::f16 || read == Read::bf16
+             ? Type(kb.getOps().getI16Type())
+             : kb.f32();
+}
+/// The type that strides of A count in.
+static Type elementOfA(KernelBuilder &kb, Read read, bool transposedA) {
+  return read == Read::units && !transposedA ? Type(kb.getOps().getI16Type())
+                                             : kb.f32();
+}
+
+/// sum + a's pairs times b's, summed in each lane by the CPU's bf16 unit.
+static Val dotPairs(KernelBuilder &kb, Val sum, Val a, Val b) {
+  OpBuilder &ops = kb.getOps();
+  auto type = VectorType::get({2 * kb.getLanes()}, ops.getBF16Type());
+  auto cast = [&](Val value) -> Value {
+    return LLVM::BitcastOp::create(ops, kb.getLoc(), type, value);
+  };
+  return Val(kb, LLVM::CallIntrinsicOp::create(
+                     ops, kb.getLoc(), kb.vec(),
+                     ops.getStringAttr("llvm.x86.avx512bf16.dpbf16ps.512"),
+                     ValueRange{sum, cast(a), cast(b)})
+                     .getResult(0));
+}
+
+/// What a tile knows of its operands.
+struct GemmKernels::Tile {
+  int64_t rows, vectors;
+  bool transposedA;
+  Read read;
+  Val a, lda, b, ldb;
+  /// The lanes of the last vector of B that there are; null: all.
+  Val mask;
+};
+
+/// One step of k.
+void GemmKernels::addProducts(const Tile &tile, Val k, Vals &sums) {
+  Val row = kb.at(tile.b, k * tile.ldb, elementOfB(kb, tile.read));
+  Vals factors;
+  if (tile.read != Read::f32)
+    factors.append(
+        loadPair(kb, tile.read == Read::f16 ? Stored::f16 : Stored::bf16, row));
+  else
+    for (int64_t j = 0; j < tile.vectors; ++j) {
+      Val at = kb.at(row, j * family.lanes);
+      factors.push_back(tile.mask && j == tile.vectors - 1
+                            ? kb.maskedLoad(at, tile.mask)
+                            : kb.load(kb.vec(), at));
+    }
+  for (int64_t m = 0; m < tile.rows; ++m) {
+    Val element =
+        kb.at(tile.a, tile.transposedA ? k * tile.lda + m : tile.lda * m + k);
+    Val broadcast = kb.splat(kb.load(kb.f32(), element));
+    for (int64_t j = 0; j < tile.vectors; ++j) {
+      Val &sum = sums[m * tile.vectors + j];
+      sum = kb.fma(broadcast, factors[j], sum);
+    }
+  }
+}
+
+/// Two steps of k, by pairs; one if `isLast` is a k without a partner.
+void GemmKernels::addPairs(const Tile &tile, Val pair, bool isLast,
+                           Vals &sums) {
+  const bool byUnits = tile.read == Read::units;
+  Type i16 = kb.getOps().getI16Type();
+  Vals low, high;
+  for (int64_t j = 0; j < tile.vectors; ++j) {
+    Val at = kb.at(tile.b, pair * tile.ldb + j * family.lanes);
+    if (byUnits) {
+      low.push_back(kb.load(kb.vec(), at));
+      continue;
+    }
+    SmallVector<Val, 2> wide = loadPair(kb, Stored::bf16, at);
+    low.push_back(wide[0]);
+    high.push_back(wide[1]);
+  }
+  auto add = [&](int64_t m, Val a, const Vals &factors) {
+    for (int64_t j = 0; j < tile.vectors; ++j) {
+      Val &sum = sums[m * tile.vectors + j];
+      sum = byUnits ? dotPairs(kb, sum, a, factors[j])
+                    : kb.fma(a, factors[j], sum);
+    }
+  };
+  for (int64_t m = 0; m < tile.rows; ++m) {
+    if (byUnits) {
+      Val bits;
+      if (tile.transposedA)
+        bits = kb.load(kb.f32(), kb.at(tile.a, pair * tile.lda + m));
+      else if (!isLast)
+        bits = kb.load(kb.f32(), kb.at(tile.a, tile.lda * m + pair * 2, i16),
+                       /*alignment=*/2);
+      else
+        bits = loadLow(kb, kb.at(tile.a, tile.lda * m + pair * 2, i16));
+      add(m, kb.splat(bits), low);
+      continue;
+    }
+    auto broadcast = [&](Val k) {
+      Val at =
+          kb.at(tile.a, tile.transposedA ? k * tile.lda + m : tile.lda * m + k);
+      return kb.splat(kb.load(kb.f32(), at));
+    };
+    add(m, broadcast(pair * 2), low);
+    if (!isLast)
+      add(m, broadcast(pair * 2 + 1), high);
+  }
+}
 
 LLVM::LLVMFuncOp GemmKernels::getTile(int64_t rows, bool transposedA,
-                                      Width width, Stored storedB) {
+                                      Width width, Read read) {
   std::string name = "mgq_tile_" + std::to_string(rows) +
                      (transposedA ? "_t_" : "_n_") + kWidthNames[int(width)] +
-                     suffixOf(storedB);
+                     kReadNames[int(read)];
   Type ptr = kb.ptr(), i64 = kb.i64();
   SmallVector<Type> arguments = {ptr, i64, ptr, i64, ptr, i64, i64, i64, i64};
   return kb.function(name, arguments, [&](Vals args) {
-    Val a = args[0], lda = args[1], b = args[2], ldb = args[3], c = args[4],
-        ldc = args[5], columns = args[6], depth = args[7], accumulate = args[8];
+    Val c = args[4], ldc = args[5], columns = args[6], depth = args[7],
+        accumulate = args[8];
     const int64_t lanes = family.lanes;
     const int64_t vectors = width == Width::narrow ? 1 : 2;
+    Tile tile{rows,    vectors, transposedA, read, args[0],
+              args[1], args[2], args[3],     {}};
     // Only the last vector can be short.
-    const bool masked = width != Width::full;
-    Val mask;
-    if (masked)
-      mask = kb.laneMask(columns - (vectors - 1) * lanes);
-    auto isMasked = [&](int64_t j) { return masked && j == vectors - 1; };
-    auto loadAt = [&](Val pointer, int64_t j) {
-      Val at = kb.at(pointer, j * lanes);
-      return isMasked(j) ? kb.maskedLoad(at, mask) : kb.load(kb.vec(), at);
-    };
+    if (width != Width::full)
+      tile.mask = kb.laneMask(columns - (vectors - 1) * lanes);
+    auto isMasked = [&](int64_t j) { return tile.mask && j == vectors - 1; };
 
     SmallVector<Val> rowsOfC;
     for (int64_t m = 0; m < rows; ++m)
@@ -55,36 +165,39 @@ LLVM::LLVMFuncOp GemmKernels::getTile(int64_t rows, bool transposedA,
         [&] {
           Vals loaded;
           for (Val row : rowsOfC)
-            for (int64_t j = 0; j < vectors; ++j)
-              loaded.push_back(loadAt(row, j));
+            for (int64_t j = 0; j < vectors; ++j) {
+              Val at = kb.at(row, j * lanes);
+              loaded.push_back(isMasked(j) ? kb.maskedLoad(at, tile.mask)
+                                           : kb.load(kb.vec(), at));
+            }
           return loaded;
         },
         [&] { return Vals(rows * vectors, kb.splat(0.0f)); });
 
-    sums = kb.forLoop(kb.i(0), depth, 1, sums, [&](Val k, Vals sums) {
-      Val rowOfB = kb.at(b, k * ldb, elementType(kb, storedB));
-      Vals factors;
-      if (storedB != Stored::f32)
-        factors.append(loadPair(kb, storedB, rowOfB));
+    const bool inPairs = isInPairs(read);
+    Val steps = inPairs ? depth / 2 : depth;
+    sums = kb.forLoop(kb.i(0), steps, 1, sums, [&](Val step, Vals sums) {
+      if (inPairs)
+        addPairs(tile, step, /*isLast=*/false, sums);
       else
-        for (int64_t j = 0; j < vectors; ++j)
-          factors.push_back(loadAt(rowOfB, j));
-      for (int64_t m = 0; m < rows; ++m) {
-        Val element = kb.at(a, transposedA ? k * lda + m : lda * m + k);
-        Val broadcast = kb.splat(kb.load(kb.f32(), element));
-        for (int64_t j = 0; j < vectors; ++j) {
-          Val &sum = sums[m * vectors + j];
-          sum = kb.fma(broadcast, factors[j], sum);
-        }
-      }
+        addProducts(tile, step, sums);
       return sums;
     });
+    if (inPairs)
+      sums = kb.ifElse(
+          depth % 2 != 0,
+          [&] {
+            Vals last = sums;
+            addPairs(tile, steps, /*isLast=*/true, last);
+            return last;
+          },
+          [&] { return sums; });
 
     for (int64_t m = 0; m < rows; ++m)
       for (int64_t j = 0; j < vectors; ++j) {
         Val at = kb.at(rowsOfC[m], j * lanes);
         if (isMasked(j))
-          kb.maskedStore(sums[m * vectors + j], at, mask);
+          kb.maskedStore(sums[m * vectors + j], at, tile.mask);
         else
           kb.store(sums[m * vectors + j], at);
       }
@@ -94,9 +207,11 @@ LLVM::LLVMFuncOp GemmKernels::getTile(int64_t rows, bool transposedA,
 /// All rows of one panel of B: tiles of balanced heights, through a table of
 /// the tile functions.
 LLVM::LLVMFuncOp GemmKernels::getPanel(bool transposedA, Width width,
-                                       Stored storedB) {
+                                       Read read) {
   std::string suffix = (transposedA ? "t_" : "n_") +
-                       std::string(kWidthNames[int(width)]) + suffixOf(storedB);
+                       std::string(kWidthNames[int(width)]) +
+                       kReadNames[int(read)];
+  Type elementA = elementOfA(kb, read, transposedA);
   Type ptr = kb.ptr(), i64 = kb.i64();
   SmallVector<Type> arguments = {ptr, i64, ptr, i64, ptr,
                                  i64, i64, i64, i64, i64};
@@ -106,7 +221,7 @@ LLVM::LLVMFuncOp GemmKernels::getPanel(bool transposedA, Width width,
         accumulate = args[9];
     SmallVector<LLVM::LLVMFuncOp> tiles;
     for (int64_t m = 1; m <= family.rows; ++m)
-      tiles.push_back(getTile(m, transposedA, width, storedB));
+      tiles.push_back(getTile(m, transposedA, width, read));
     Val table = kb.address(kb.table("mgq_tiles_" + suffix, tiles));
 
     Val count = kb.ceilDiv(rows, family.rows);
@@ -116,7 +231,7 @@ LLVM::LLVMFuncOp GemmKernels::getPanel(bool transposedA, Width width,
       Val function = kb.load(ptr, entry);
       kb.forLoop(kb.i(0), tileCount, 1, [&](Val tile) {
         Val row = from + tile * tileHeight;
-        Val rowOfA = kb.at(a, transposedA ? row : row * lda);
+        Val rowOfA = kb.at(a, transposedA ? row : row * lda, elementA);
         kb.callPointer(tiles[0], function,
                        {rowOfA, lda, b, ldb, kb.at(c, row * ldc), ldc, columns,
                         depth, accumulate});
@@ -127,20 +242,20 @@ LLVM::LLVMFuncOp GemmKernels::getPanel(bool transposedA, Width width,
   });
 }
 
-LLVM::LLVMFuncOp GemmKernels::getBlock(bool transposedA, Stored storedB) {
+LLVM::LLVMFuncOp GemmKernels::getBlock(bool transposedA, Read read) {
   Type ptr = kb.ptr(), i64 = kb.i64();
   SmallVector<Type> arguments = {ptr, i64, ptr, i64, i64, ptr,
                                  i64, i64, i64, i64, i64};
-  std::string name =
-      (transposedA ? "mgq_block_t" : "mgq_block_n") + suffixOf(storedB);
-  Type element = elementType(kb, storedB);
+  std::string name = std::string(transposedA ? "mgq_block_t" : "mgq_block_n") +
+                     kReadNames[int(read)];
+  Type element = elementOfB(kb, read);
   return kb.function(name, arguments, [&](Vals args) {
     Val a = args[0], lda = args[1], b = args[2], ldb = args[3],
         panelStride = args[4], c = args[5], ldc = args[6], rows = args[7],
         columns = args[8], depth = args[9], accumulate = args[10];
     const int64_t panel = family.panel();
     auto run = [&](Width width, Val index, Val width_) {
-      kb.call(getPanel(transposedA, width, storedB),
+      kb.call(getPanel(transposedA, width, read),
               {a, lda, kb.at(b, index * panelStride, element), ldb,
                kb.at(c, index * panel), ldc, rows, width_, depth, accumulate});
     };
@@ -188,14 +303,88 @@ void GemmKernels::transposeRegisters(Vals &rows) {
     });
 }
 
+/// A matrix of 32 bits in memory of another type.
+struct GemmKernels::Source {
+  /// Elements of memory in an element of the matrix, and their type.
+  int64_t scale;
+  Type element;
+  /// A vector; a vector of which only the masked lanes are there.
+  std::function<Val(Val)> load;
+  std::function<Val(Val, Val)> loadMasked;
+};
+
 LLVM::LLVMFuncOp GemmKernels::getTranspose(Stored stored) {
-  Type ptr = kb.ptr(), i64 = kb.i64(), element = elementType(kb, stored);
+  Source source{
+      1, elementType(kb, stored),
+      [&](Val at) { return loadWide(kb, stored, at); },
+      [&](Val at, Val mask) { return maskedLoadWide(kb, stored, at, mask); }};
+  return makeTranspose("mgq_transpose" + suffixOf(stored), source);
+}
+
+/// Pairs are what f32 is: 32 bits. What is left of a row of odd length is
+/// added one by one.
+LLVM::LLVMFuncOp GemmKernels::getTransposePairs() {
+  Type ptr = kb.ptr(), i64 = kb.i64(), i16 = kb.getOps().getI16Type();
+  Source source{
+      2, i16, [&](Val at) { return kb.load(kb.vec(), at, 2); },
+      [&](Val at, Val mask) { return kb.maskedLoad(at, mask, {}, 2); }};
+  LLVM::LLVMFuncOp whole = makeTranspose("mgq_transpose_whole_pairs", source);
   SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr, i64};
-  std::string name = "mgq_transpose" + suffixOf(stored);
+  return kb.function("mgq_transpose_pairs", arguments, [&](Vals args) {
+    Val from = args[0], ld = args[1], rows = args[2], columns = args[3],
+        target = args[4], ldTarget = args[5];
+    Val pairs = columns / 2;
+    kb.call(whole, {from, ld, rows, pairs, target, ldTarget});
+    kb.ifThen(columns % 2 != 0, [&] {
+      kb.forLoop(kb.i(0), rows, 1, [&](Val row) {
+        Val last = loadLow(kb, kb.at(from, row * ld + columns - 1, i16));
+        kb.store(last, kb.at(target, pairs * ldTarget + row));
+      });
+    });
+  });
+}
+
+LLVM::LLVMFuncOp GemmKernels::getInterleave() {
+  Type ptr = kb.ptr(), i64 = kb.i64(), i16 = kb.getOps().getI16Type();
+  SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr, i64};
+  return kb.function("mgq_interleave", arguments, [&](Vals args) {
+    Val source = args[0], ld = args[1], rows = args[2], columns = args[3],
+        target = args[4], ldTarget = args[5];
+    const int64_t lanes = family.lanes;
+    auto copyRows = [&](Val row, bool hasPartner) {
+      auto copy = [&](Val column, Val mask) {
+        auto load = [&](Val from) {
+          Val at = kb.at(source, from * ld + column, i16);
+          return mask ? maskedLoadWide(kb, Stored::bf16, at, mask)
+                      : loadWide(kb, Stored::bf16, at);
+        };
+        Val high = hasPartner ? load(row + 1) : kb.splat(0.0f);
+        storePair(kb, Stored::bf16, load(row), high,
+                  kb.at(target, row / 2 * ldTarget + column));
+      };
+      Val whole = columns - columns % lanes;
+      kb.forLoop(kb.i(0), whole, lanes,
+                 [&](Val column) { copy(column, Val()); });
+      kb.ifThen(whole < columns,
+                [&] { copy(whole, kb.laneMask(columns - whole)); });
+    };
+    Val even = rows - rows % 2;
+    kb.forLoop(kb.i(0), even, 2, [&](Val row) { copyRows(row, true); });
+    kb.ifThen(even < rows, [&] { copyRows(even, false); });
+  });
+}
+
+LLVM::LLVMFuncOp GemmKernels::makeTranspose(StringRef name,
+                                            const Source &matrix) {
+  Type ptr = kb.ptr(), i64 = kb.i64();
+  SmallVector<Type> arguments = {ptr, i64, i64, i64, ptr, i64};
   return kb.function(name, arguments, [&](Vals args) {
     Val source = args[0], ld = args[1], rows = args[2], columns = args[3],
         target = args[4], ldTarget = args[5];
     const int64_t lanes = family.lanes;
+    auto at = [&](Val row, Val column) {
+      return kb.at(source, row * ld + column * matrix.scale, matrix.element);
+    };
     Val corner = kb.stack(lanes * lanes);
     kb.forLoop(kb.i(0), rows, lanes, [&](Val row) {
       Val rowsLeft = rows - row;
@@ -204,8 +393,7 @@ LLVM::LLVMFuncOp GemmKernels::getTranspose(Stored stored) {
       kb.forLoop(kb.i(0), wholeColumns, lanes, [&](Val column) {
         Vals block;
         for (int64_t r = 0; r < lanes; ++r)
-          block.push_back(loadWide(
-              kb, stored, kb.at(source, (row + r) * ld + column, element)));
+          block.push_back(matrix.load(at(row + r, column)));
         transposeRegisters(block);
         for (int64_t r = 0; r < lanes; ++r)
           kb.store(block[r], kb.at(target, (column + r) * ldTarget + row));
@@ -217,9 +405,8 @@ LLVM::LLVMFuncOp GemmKernels::getTranspose(Stored stored) {
         Vals block;
         for (int64_t r = 0; r < lanes; ++r) {
           Val there = kb.select(rowsLeft > r, width, kb.i(0));
-          block.push_back(maskedLoadWide(
-              kb, stored, kb.at(source, (row + r) * ld + column, element),
-              kb.laneMask(there)));
+          block.push_back(
+              matrix.loadMasked(at(row + r, column), kb.laneMask(there)));
         }
         transposeRegisters(block);
         for (int64_t r = 0; r < lanes; ++r)

@@ -9,6 +9,8 @@
 
 #include "passes/Kernels/Passes.h"
 
+#include "dialects/NN/NNPhases.h"
+
 namespace mgq::kernels {
 #define GEN_PASS_DEF_ISOLATEKERNELSPASS
 #include "passes/Kernels/Passes.h.inc"
@@ -31,6 +33,8 @@ static void isolate(func::FuncOp layer, ModuleOp kernels) {
       builder, layer.getLoc(), layer.getName(), layer.getFunctionType());
   declaration.setPrivate();
   declaration->setAttr(nn::kLayerAttr, builder.getUnitAttr());
+  if (Attribute late = layer->getAttr(nn::kLateAttr))
+    declaration->setAttr(nn::kLateAttr, late);
   declaration->setAttr("nn.flops",
                        builder.getI64IntegerAttr(countFlops(layer)));
   layer.setPublic();
@@ -45,8 +49,11 @@ struct IsolateKernelsPass
     llvm::DenseSet<StringRef> called;
     for (func::FuncOp function : module.getOps<func::FuncOp>())
       if (!function->hasAttr(nn::kLayerAttr))
-        function.walk(
-            [&](func::CallOp call) { called.insert(call.getCallee()); });
+        function.walk([&](func::CallOp call) {
+          called.insert(call.getCallee());
+          if (auto late = nn::lateOf(module, call.getCallee()))
+            called.insert(late.getValue());
+        });
 
     OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
     auto kernels = ModuleOp::create(builder, module.getLoc(), "kernels");

@@ -285,9 +285,10 @@ static unsigned elementBytes(Type type) {
   return element.isIntOrFloat() ? element.getIntOrFloatBitWidth() / 8 : 8;
 }
 
-Val KernelBuilder::load(Type type, Val pointer) {
+Val KernelBuilder::load(Type type, Val pointer, unsigned alignment) {
   return Val(*this,
-             LLVM::LoadOp::create(b, loc, type, pointer, elementBytes(type)));
+             LLVM::LoadOp::create(b, loc, type, pointer,
+                                  alignment ? alignment : elementBytes(type)));
 }
 
 void KernelBuilder::store(Val value, Val pointer) {
@@ -306,12 +307,14 @@ Val KernelBuilder::laneMask(Val count) {
                                           lane, limit));
 }
 
-Val KernelBuilder::maskedLoad(Val pointer, Val mask, VectorType type) {
+Val KernelBuilder::maskedLoad(Val pointer, Val mask, VectorType type,
+                              unsigned alignment) {
   if (!type)
     type = vec();
   Value zero = arith::ConstantOp::create(b, loc, b.getZeroAttr(type));
-  return Val(*this, LLVM::MaskedLoadOp::create(b, loc, type, pointer, mask,
-                                               zero, elementBytes(type)));
+  return Val(*this, LLVM::MaskedLoadOp::create(
+                        b, loc, type, pointer, mask, zero,
+                        alignment ? alignment : elementBytes(type)));
 }
 
 void KernelBuilder::maskedStore(Val value, Val pointer, Val mask) {

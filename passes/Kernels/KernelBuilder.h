@@ -130,13 +130,15 @@ public:
   /// base + index elements (f32 if no type is given).
   Val at(Val base, Val index, mlir::Type element = {});
   Val at(Val base, int64_t index, mlir::Type element = {});
-  /// Loads and stores assume the alignment of an element only.
-  Val load(mlir::Type type, Val pointer);
+  /// Loads and stores assume the alignment of an element only, or `alignment`
+  /// bytes.
+  Val load(mlir::Type type, Val pointer, unsigned alignment = 0);
   void store(Val value, Val pointer);
   /// Lane numbers below `count` are set.
   Val laneMask(Val count);
   /// Lanes outside the mask are not read and are 0.
-  Val maskedLoad(Val pointer, Val mask, mlir::VectorType type = {});
+  Val maskedLoad(Val pointer, Val mask, mlir::VectorType type = {},
+                 unsigned alignment = 0);
   void maskedStore(Val value, Val pointer, Val mask);
   /// A block of the function's frame, 64-byte aligned; call it at the top.
   Val stack(Val elements, mlir::Type element = {});

@@ -128,9 +128,16 @@ static Value scoresOf(Lowering &l, const Attention &a, Value q, Value k) {
   return l.reshape(scores, a.scoreShape());
 }
 
+/// An operand of attention; widened, where the result is wider.
+template <typename OpTy>
+static Value factor(Lowering &l, OpTy op, Value operand) {
+  return l.convert(l.get(operand), elementOf(op->getResult(0)));
+}
+
 LogicalResult kernels::lower(Lowering &l, nn::AttentionOp op) {
   Attention a(l, op);
-  Value q = l.get(op.getQ()), k = l.get(op.getK()), v = l.get(op.getV());
+  Value q = factor(l, op, op.getQ()), k = factor(l, op, op.getK()),
+        v = factor(l, op, op.getV());
   if (l.keepsAttention(elementOf(q), a.mask)) {
     Value init = l.empty(shapeOf(op.getResult()), elementOf(op.getResult()));
     l.set(op, kern::AttentionOp::create(
@@ -186,8 +193,9 @@ static Value scoreGradients(Lowering &l, const Attention &a, Value p, Value dp,
 
 LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
   Attention a(l, op);
-  Value q = l.get(op.getQ()), k = l.get(op.getK()), v = l.get(op.getV());
-  Value grad = l.get(op.getGrad());
+  Value q = factor(l, op, op.getQ()), k = factor(l, op, op.getK()),
+        v = factor(l, op, op.getV());
+  Value grad = factor(l, op, op.getGrad());
   if (l.keepsAttention(elementOf(q), a.mask)) {
     SmallVector<Value> inits;
     SmallVector<Type> types;
@@ -196,9 +204,9 @@ LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
       types.push_back(inits.back().getType());
     }
     auto kernel = kern::AttentionGradOp::create(
-        l.builder, l.loc, types, q, k, v, l.get(op.getResult()), grad, a.mask,
-        inits, op.getScaleAttr(), op.getCausalAttr(), op.getCausalFromEndAttr(),
-        op.getSoftcapAttr());
+        l.builder, l.loc, types, q, k, v, factor(l, op, op.getResult()), grad,
+        a.mask, inits, op.getScaleAttr(), op.getCausalAttr(),
+        op.getCausalFromEndAttr(), op.getSoftcapAttr());
     for (auto [result, value] :
          llvm::zip_equal(op->getResults(), kernel.getResults()))
       l.set(result, value);

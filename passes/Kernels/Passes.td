@@ -124,7 +124,9 @@ def MarkPackablePass : Pass<"kern-mark-packable", "::mlir::ModuleOp"> {
   let summary = "Note which arguments of layer functions are frozen matrices in every call";
   let description = [{
     Sets `nn.packable` on layer functions, indices of arguments that
-    kern-lower-matmul may read packed. Runs before kern-isolate-kernels.
+    kern-lower-matmul may read packed; and, where frozen parameters are read as
+    bf16 that are stored wider, `nn.stored`: their stored types. Runs before
+    kern-isolate-kernels.
   }];
 }
 
@@ -141,7 +143,8 @@ def LowerMatmulPass : Pass<"kern-lower-matmul", "::mlir::ModuleOp"> {
            "CPU whose vectors and registers the kernels are made for: x86-64-v3, x86-64-v4, x86-64-v4-bf16">
   ];
   let dependentDialects = [
-    "::mlir::arith::ArithDialect", "::mlir::func::FuncDialect", "::mlir::LLVM::LLVMDialect",
+    "::mlir::arith::ArithDialect", "::mlir::func::FuncDialect", "::mlir::linalg::LinalgDialect",
+    "::mlir::LLVM::LLVMDialect",
     "::mlir::math::MathDialect", "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect",
     "::mlir::vector::VectorDialect"
   ];

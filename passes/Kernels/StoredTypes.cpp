@@ -22,6 +22,13 @@ Type mgq::kernels::elementType(KernelBuilder &kb, Stored stored) {
                                   : Type(b.getF16Type());
 }
 
+Type mgq::kernels::floatType(KernelBuilder &kb, Stored stored) {
+  OpBuilder &b = kb.getOps();
+  return stored == Stored::f32    ? b.getF32Type()
+         : stored == Stored::bf16 ? Type(b.getBF16Type())
+                                  : Type(b.getF16Type());
+}
+
 std::string mgq::kernels::suffixOf(Stored stored, StringRef prefix) {
   if (stored == Stored::f32)
     return "";
@@ -83,6 +90,43 @@ SmallVector<Val, 2> mgq::kernels::loadPair(KernelBuilder &kb, Stored stored,
   Value low = arith::ShLIOp::create(b, loc, pairs, lanesOf(kb, 16));
   Value high = arith::AndIOp::create(b, loc, pairs, lanesOf(kb, 0xffff0000));
   return {reinterpret(kb, kb.f32(), low), reinterpret(kb, kb.f32(), high)};
+}
+
+Val mgq::kernels::loadLow(KernelBuilder &kb, Val pointer) {
+  OpBuilder &b = kb.getOps();
+  Value bits = kb.load(b.getI16Type(), pointer);
+  Value wide = arith::ExtUIOp::create(b, kb.getLoc(), b.getI32Type(), bits);
+  return Val(kb, arith::BitcastOp::create(b, kb.getLoc(), kb.f32(), wide));
+}
+
+Val mgq::kernels::roundTo(KernelBuilder &kb, Stored stored, Val vector) {
+  OpBuilder &b = kb.getOps();
+  Location loc = kb.getLoc();
+  if (stored == Stored::f32)
+    return vector;
+  if (stored == Stored::f16) {
+    Value narrow = arith::TruncFOp::create(b, loc, vectorOf(kb, b.getF16Type()),
+                                           Value(vector));
+    return Val(kb, arith::ExtFOp::create(b, loc, kb.vec(), narrow));
+  }
+  // To the 16 upper bits: add half of what is cut, a bit less where the last
+  // bit kept is 0, so that ties go to even.
+  Value bits = reinterpret(kb, b.getI32Type(), vector);
+  Value last = arith::AndIOp::create(
+      b, loc, arith::ShRUIOp::create(b, loc, bits, lanesOf(kb, 16)),
+      lanesOf(kb, 1));
+  Value half = arith::AddIOp::create(b, loc, last, lanesOf(kb, 0x7fff));
+  Value near =
+      arith::AndIOp::create(b, loc, arith::AddIOp::create(b, loc, bits, half),
+                            lanesOf(kb, 0xffff0000));
+  // A NaN of low bits only would become infinity.
+  Value quiet = arith::AndIOp::create(
+      b, loc, arith::OrIOp::create(b, loc, bits, lanesOf(kb, 0x00400000)),
+      lanesOf(kb, 0xffff0000));
+  Value isNan = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::UNO,
+                                      Value(vector), Value(vector));
+  return reinterpret(kb, kb.f32(),
+                     arith::SelectOp::create(b, loc, isNan, quiet, near));
 }
 
 void mgq::kernels::storePair(KernelBuilder &kb, Stored stored, Val low,

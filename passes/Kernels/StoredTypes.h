@@ -21,6 +21,9 @@ std::optional<Stored> storedOf(mlir::Type element);
 /// The type that addresses count in and loads have.
 mlir::Type elementType(KernelBuilder &kb, Stored stored);
 
+/// The element type of a memref.
+mlir::Type floatType(KernelBuilder &kb, Stored stored);
+
 /// "" for f32, else `prefix` and the type's name.
 std::string suffixOf(Stored stored, llvm::StringRef prefix = "_");
 
@@ -34,6 +37,11 @@ Val maskedLoadWide(KernelBuilder &kb, Stored stored, Val pointer, Val mask);
 /// element i of the second: so a shift and a mask widen both.
 llvm::SmallVector<Val, 2> loadPair(KernelBuilder &kb, Stored stored,
                                    Val pointer);
+/// One bf16 as the lower half of 32 bits, the upper half zero.
+Val loadLow(KernelBuilder &kb, Val pointer);
+
+/// The nearest values of a type, ties to even; denormals and NaN stay.
+Val roundTo(KernelBuilder &kb, Stored stored, Val vector);
 /// Writes such elements; the values must be ones that the type has.
 void storePair(KernelBuilder &kb, Stored stored, Val low, Val high,
                Val pointer);

@@ -91,6 +91,31 @@ def CheckDifferentiatedPass : Pass<"nn-check-differentiated", "::mlir::ModuleOp"
   }];
 }
 
+def InsertCastsPass : Pass<"nn-insert-casts", "::mlir::ModuleOp"> {
+  let summary = "Let products take bf16 where the precision policy says so";
+  let description = [{
+    After nn-differentiate. Operands of such products are rounded by nn.cast,
+    once per value, and the products keep their f32 results. What a forward call
+    leaves for gradient calls becomes bf16 where no f32 product, norm, softmax
+    or loss reads it; with `precision=bf16` what layers pass to each other, too.
+    Frozen weights that only such products read are bf16 in memory: their
+    nn.param_ref is. A layer function whose calls differ in this is copied.
+
+    Progressive precision (`fp32-steps`, `bf16-ramp`) keeps both versions of a
+    function: `nn.late` on the f32 one, which is called, names the other. Both
+    read the same weights; values between calls have the f32 one's types.
+  }];
+  let options = [
+    Option<"precision", "precision", "std::string", /*default=*/"\"f32\"", "f32, bf16 or layered.">,
+    ListOption<"precisionOf", "precision-of", "std::string", "GLOB=f32|bf16, of parameters or layers.">,
+    Option<"tables", "tables", "bool", /*default=*/"false",
+           "Frozen tables whose rows are looked up are bf16 too: for targets that cannot read them in their files.">,
+    Option<"fp32Steps", "fp32-steps", "int64_t", /*default=*/"0", "Steps in f32 before layers change.">,
+    Option<"bf16Ramp", "bf16-ramp", "int64_t", /*default=*/"0", "Steps in which they change, first to last.">
+  ];
+  let dependentDialects = ["::mgq::nn::NNDialect"];
+}
+
 def BoundInputsPass : Pass<"nn-bound-inputs", "::mlir::ModuleOp"> {
   let summary = "Record which values the integer inputs of @model may hold";
   let description = [{

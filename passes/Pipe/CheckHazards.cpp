@@ -74,7 +74,7 @@ private:
 
 /// Whether an op runs beside the compute stream.
 static bool isBeside(Operation *op) {
-  return isa<SendOp, RecvOp, AllReduceOp>(op);
+  return isa<SendOp, RecvOp, AllReduceOp, AllGatherOp>(op);
 }
 
 void Program::touch(Node &node, Attribute place, int64_t slot, bool isWrite) {
@@ -141,6 +141,9 @@ void Program::collect(Node &node) {
   else if (auto reduce = dyn_cast<AllReduceOp>(op)) {
     touch(node, reduce.getPlaceAttr(), 0, /*isWrite=*/true);
     touch(node, reduce.getRoomAttr(), 0, /*isWrite=*/true);
+  } else if (auto gather = dyn_cast<AllGatherOp>(op)) {
+    touch(node, gather.getPlaceAttr(), 0, /*isWrite=*/true);
+    touch(node, gather.getSliceAttr(), 0, /*isWrite=*/false);
   } else if (isa<CombineOp>(op)) {
     // A parameter with one use is left alone.
     llvm::StringMap<int64_t> uses;

@@ -162,8 +162,10 @@ void Buckets::run(ModuleOp module, int64_t bucketBytes) {
     int64_t all = 0;
     for (const Gradient &gradient : gradients)
       all += gradient.bytes;
-    bucketBytes = std::clamp(all / 8, kSmallestBucket, kLargestBucket);
+    bucketBytes = std::clamp(all / 16, kSmallestBucket, kLargestBucket);
   }
+  // The first one is small, so that the link has something to do early.
+  int64_t limit = std::max<int64_t>(1, bucketBytes / 8);
   size_t first = 0;
   int64_t bytes = 0;
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -171,11 +173,12 @@ void Buckets::run(ModuleOp module, int64_t bucketBytes) {
     // What combine adds up is late: nothing early waits for it.
     bool isLast = i + 1 == gradients.size() ||
                   bool(gradients[i].op) != bool(gradients[i + 1].op);
-    if (bytes < bucketBytes && !isLast)
+    if (bytes < limit && !isLast)
       continue;
     create(ArrayRef(gradients).slice(first, i + 1 - first));
     first = i + 1;
     bytes = 0;
+    limit = bucketBytes;
   }
   for (OpOperand &use : llvm::make_early_inc_range(whole->getUses())) {
     Operation *user = use.getOwner();

@@ -133,6 +133,7 @@ struct PartitionStagesPass
     options.recompute = this->recompute;
     options.frozen = frozen;
     options.splitPrefix = splitPrefix;
+    options.splitLayers = splitLayers;
     options.precision = precision;
     options.target = target;
     options.cluster = cluster;
@@ -146,8 +147,10 @@ struct PartitionStagesPass
     FailureOr<PlannedModel> answer = planModel(getOperation(), options);
     if (failed(answer))
       return signalPassFailure();
-    apply(options.splitPrefix && answer->plan.replicas > 1
-              ? mgq::pipe::splitPrefix(answer->plan, answer->costs)
+    bool splits = options.splitPrefix && answer->plan.replicas > 1;
+    apply(splits || options.splitLayers
+              ? mgq::pipe::splitPrefix(answer->plan, answer->costs,
+                                       options.splitLayers)
               : answer->plan);
     if (planned)
       *planned = std::move(*answer);

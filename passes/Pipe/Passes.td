@@ -23,6 +23,7 @@ def PartitionStagesPass : Pass<"pipe-partition-stages", "::mlir::ModuleOp"> {
     Option<"partition", "partition", "std::string", /*default=*/"\"frozen_aware\"", "frozen_aware, uniform, parameters or flops.">,
     Option<"recompute", "recompute", "std::string", /*default=*/"\"auto\"", "auto: where memory forces it; else never here.">,
     Option<"frozen", "frozen", "std::string", /*default=*/"\"auto\"", "stage: the frozen prefix is not spread over ranks.">,
+    Option<"splitLayers", "split-layers", "bool", /*default=*/"false", "And each layer of it one of its own, without replicas too.">,
     Option<"splitPrefix", "split-prefix", "bool", /*default=*/"false", "With replicas: what is frozen below all that trains is a chunk of its own.">,
     Option<"precision", "precision", "std::string", /*default=*/"\"f32\"", "For costs: f32, bf16 or layered.">,
     Option<"target", "target", "std::string", /*default=*/"\"cpu\"", "For costs: cpu or cuda.">,
@@ -51,6 +52,10 @@ def RunPrefixAheadPass : Pass<"pipe-run-prefix-ahead", "::mlir::ModuleOp"> {
     its own, which lives until that step has sent what is in it.
   }];
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
+  let options = [
+    Option<"thisStep", "this-step", "bool", /*default=*/"false", "Not ahead: they go to the beginning of the program, with replicas or without.">,
+    Option<"layersFirst", "layers-first", "bool", /*default=*/"false", "All micro-batches go through a chunk before the first goes on.">
+  ];
 }
 
 def InsertCommunicationPass : Pass<"pipe-insert-communication", "::mlir::ModuleOp"> {
@@ -90,8 +95,21 @@ def OverlapStreamsPass : Pass<"pipe-overlap-streams", "::mlir::ModuleOp"> {
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
   let options = [
     Option<"bucketBytes", "bucket-bytes", "int64_t", /*default=*/"0",
-           "Bytes of gradients from which a bucket is full; 0: an eighth of a rank's, within 16 KiB and 25 MiB.">
+           "Bytes of gradients from which a bucket is full; 0: a sixteenth of a rank's, within 16 KiB and 25 MiB. The first is full at an eighth of that.">
   ];
+}
+
+def ShardFrozenPass : Pass<"pipe-shard-frozen", "::mlir::ModuleOp"> {
+  let summary = "Spread the weights of the frozen prefix over ranks";
+  let description = [{
+    Each chunk of the frozen prefix gets an all_gather of its packed weights, in
+    a step and in an evaluation, two ahead of the chunk that runs: there are two
+    buffers, and one fills while the other is read. Of what several chunks read,
+    and of what kernels read in the mapped file, each rank has all. The ranks
+    are the stages of a replica or, of one stage, the replicas; one rank alone
+    is left as it is.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 
 def PlanMemoryPass : Pass<"pipe-plan-memory", "::mlir::ModuleOp"> {

@@ -70,6 +70,7 @@ private:
                    ArrayRef<func::CallOp> calls, ArrayRef<Value> loads,
                    const Places &places);
   LogicalResult placeGradients();
+  void addShards();
   void placeMessages();
   void placeReductions();
   ArenaAttr scratch(StringRef kernel) {
@@ -339,6 +340,27 @@ void Planner::addPrepareSequence() {
   }
 }
 
+/// Packs the weights that are spread, and places their gathers.
+void Planner::addShards() {
+  for (const Shard &shard : memory.shards) {
+    auto op = ShardOp::create(builder, rank.getLoc(), shard.chunk, shard.slice,
+                              shard.buffer);
+    OpBuilder body(builder.getContext());
+    body.createBlock(&op.getBody());
+    for (auto &[key, place] : shard.panels)
+      CallOp::create(
+          body, rank.getLoc(), key.second.getValue(),
+          builder.getArrayAttr({memory.params.lookup(key.first), place}),
+          /*results=*/1, scratch(key.second.getValue()), StringAttr());
+    rank.getBody().walk([&](AllGatherOp gather) {
+      if (int64_t(gather.getChunk()) != shard.chunk)
+        return;
+      gather.setPlaceAttr(shard.buffer);
+      gather.setSliceAttr(shard.slice);
+    });
+  }
+}
+
 void Planner::addSequence(SequenceKind kind, std::optional<int64_t> chunk,
                           ArrayRef<func::CallOp> calls, ArrayRef<Value> loads,
                           const Places &places) {
@@ -486,6 +508,11 @@ LogicalResult Planner::run() {
       for (Attribute param : *params)
         memory.gradientOrder.push_back(
             cast<FlatSymbolRefAttr>(param).getAttr());
+  rank.getBody().walk([&](AllGatherOp gather) {
+    if (!llvm::is_contained(memory.shardedChunks, int64_t(gather.getChunk())))
+      memory.shardedChunks.push_back(gather.getChunk());
+  });
+  memory.members = plan.getStages() > 1 ? plan.getStages() : plan.getReplicas();
   SmallVector<func::CallOp> calls = allCalls();
   for (func::CallOp call : calls)
     if (!kernels.find(call.getCallee()))
@@ -506,9 +533,14 @@ LogicalResult Planner::run() {
   for (func::CallOp call : calls)
     scratchSize = std::max(scratchSize,
                            alignBytes(kernels.scratchBytes(call.getCallee())));
+  auto addPack = [&](StringAttr pack) {
+    scratchSize = std::max(scratchSize, alignBytes(kernels.scratchBytes(pack)));
+  };
   for (auto &[key, place] : memory.panels)
-    scratchSize =
-        std::max(scratchSize, alignBytes(kernels.scratchBytes(key.second)));
+    addPack(key.second);
+  for (const Shard &shard : memory.shards)
+    for (auto &[key, place] : shard.panels)
+      addPack(key.second);
   placeReductions();
 
   if (failed(placeGradients()))
@@ -521,6 +553,7 @@ LogicalResult Planner::run() {
           memory.cell("seed", RankedTensorType::get({}, builder.getF32Type())),
           evaluated.lookup(graph.model.returnOp()->getOperand(0)));
   addPrepareSequence();
+  addShards();
   for (const Chunk &chunk : chunks) {
     for (SequenceKind kind :
          {SequenceKind::Forward, SequenceKind::Backward, SequenceKind::Weight})

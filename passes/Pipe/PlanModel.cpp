@@ -81,7 +81,7 @@ public:
   Measure(ModuleOp module, ArrayRef<ModelLayer> layers,
           const PlanOptions &options)
       : module(module), layers(layers), symbols(module),
-        isLayered(options.precision != "f32"),
+        usesBf16(options.precision != "f32"),
         usesPanels(options.target == "cpu"), kernels(module) {
     for (auto [i, layer] : llvm::enumerate(layers)) {
       owner[layer.forward] = i;
@@ -100,11 +100,6 @@ private:
   void addResiduals(ModelLayer layer, planner::LayerCosts &costs);
   void addCuts(planner::ModelCosts &model);
   double traffic(func::CallOp call);
-  int64_t activationBytes(Value value) const {
-    int64_t bytes = byteSize(value.getType());
-    auto type = cast<RankedTensorType>(value.getType());
-    return isLayered && type.getElementType().isF32() ? bytes / 2 : bytes;
-  }
   /// Layer that makes a value, -1: none.
   int64_t makerOf(Value value) const {
     auto it = owner.find(value.getDefiningOp());
@@ -120,7 +115,7 @@ private:
   ModuleOp module;
   ArrayRef<ModelLayer> layers;
   SymbolTable symbols;
-  bool isLayered, usesPanels;
+  bool usesBf16, usesPanels;
   Kernels kernels; // none before phase `kernels`
   llvm::DenseMap<Operation *, int64_t> owner;
   llvm::DenseSet<Value> counted;
@@ -183,13 +178,10 @@ void Measure::addWeights(const ModelLayer &layer, planner::LayerCosts &costs) {
         }
       } else if (usesPanels) {
         FlatSymbolRefAttr pack = kernels.packFunction(call, i);
-        if (pack && seenPanels.insert({param.getSymNameAttr(), pack}).second) {
-          int64_t bytes = kernels.panelBytes(pack.getValue());
-          costs.weightBytes += isLayered ? bytes / 2 : bytes;
-        }
+        if (pack && seenPanels.insert({param.getSymNameAttr(), pack}).second)
+          costs.weightBytes += kernels.panelBytes(pack.getValue());
       } else if (isNew) {
-        costs.weightBytes +=
-            isLayered ? elements * 2 : byteSize(param.getTensorType());
+        costs.weightBytes += byteSize(ref.getType());
       }
     }
 }
@@ -204,7 +196,7 @@ void Measure::addResiduals(ModelLayer layer, planner::LayerCosts &costs) {
       if (isForward == onlyGradients)
         continue;
       if (counted.insert(value).second)
-        bytes += activationBytes(value);
+        bytes += byteSize(value.getType());
     }
   };
   for (func::CallOp call : layer.backward)
@@ -215,14 +207,14 @@ void Measure::addResiduals(ModelLayer layer, planner::LayerCosts &costs) {
   }
   for (Value operand : layer.forward.getOperands())
     if (makerOf(operand) >= 0)
-      costs.inputBytes += activationBytes(operand);
+      costs.inputBytes += byteSize(operand.getType());
   for (func::CallOp call : callsOf(layer)) {
     int64_t bytes = kernels.scratchBytes(call.getCallee());
     for (Value operand : call.getOperands())
       if (!operand.getDefiningOp<nn::ParamRefOp>())
-        bytes += activationBytes(operand);
+        bytes += byteSize(operand.getType());
     for (Value result : call.getResults())
-      bytes += activationBytes(result);
+      bytes += byteSize(result.getType());
     costs.transientBytes = std::max(costs.transientBytes, bytes);
   }
 }
@@ -253,7 +245,7 @@ planner::ModelCosts Measure::run() {
   for (const ModelLayer &layer : layers) {
     planner::LayerCosts costs;
     costs.name = instanceOf(layer.forward).str();
-    costs.usesBf16 = isLayered;
+    costs.usesBf16 = usesBf16;
     addWork(layer, costs);
     addWeights(layer, costs);
     addResiduals(layer, costs);
@@ -382,6 +374,8 @@ static planner::PlanRequest makeRequest(const PlanOptions &options,
                           : planner::RecomputeKind::None;
   request.splitsWeight = splitsWeight;
   request.mayReplicatePrefix = options.frozen != "stage";
+  request.mustReplicatePrefix =
+      options.frozen == "replicated" || options.frozen == "sharded";
   request.sync = {wireRatio(options.compression), options.overlap};
   return request;
 }
@@ -412,6 +406,24 @@ findCuts(const std::vector<std::string> &names,
   return cuts;
 }
 
+/// Whether a frozen prefix is there, and may be where it has to.
+static llvm::Error checkPrefix(const PlanOptions &options,
+                               const planner::ModelCosts &model) {
+  const planner::LayerCosts &first = model.layers.front();
+  if (first.hasBackward || first.outputNeedsGradient)
+    return llvm::createStringError(
+        "--frozen=" + options.frozen +
+        ": the model has no frozen prefix: its first layer, " + first.name +
+        ", takes part in gradients");
+  if (options.stages != 1 && options.ranks > 1 &&
+      (options.partition != "frozen_aware" || !options.cuts.empty()))
+    return llvm::createStringError(
+        "--frozen=" + options.frozen +
+        " spreads the frozen prefix over the stages: it needs "
+        "--partition=frozen_aware, without --cuts");
+  return llvm::Error::success();
+}
+
 static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
                             PlannedModel &planned) {
   SmallVector<ModelLayer> layers = collectLayers(module);
@@ -425,6 +437,9 @@ static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
   bool splits = llvm::any_of(
       layers, [](const ModelLayer &layer) { return !layer.weight.empty(); });
   planned.request = makeRequest(options, splits);
+  if (planned.request.mustReplicatePrefix)
+    if (llvm::Error error = checkPrefix(options, planned.costs))
+      return error;
   auto cuts = findCuts(options.cuts, planned.costs);
   if (!cuts)
     return cuts.takeError();

@@ -20,6 +20,8 @@ struct PlanOptions {
   std::string frozen = "auto";
   /// With replicas, layers below all that trains are a chunk of their own.
   bool splitPrefix = false;
+  /// And each of them one; without replicas, too.
+  bool splitLayers = false;
   std::string precision = "f32";
   std::string target = "cpu";
   std::string compression = "none"; ///< Of gradients, between replicas.
@@ -72,7 +74,9 @@ mlir::FailureOr<PlannedModel> planModel(mlir::ModuleOp module,
 
 /// The same plan, with the layers below all that trains in a chunk of their
 /// own: the chunk in which they end becomes two on the same rank.
-planner::Plan splitPrefix(planner::Plan plan, const planner::ModelCosts &costs);
+/// With `eachLayer` each of those layers is a chunk.
+planner::Plan splitPrefix(planner::Plan plan, const planner::ModelCosts &costs,
+                          bool eachLayer);
 
 /// The pass pipe-partition-stages. `planned`, if not null, gets what the
 /// planner answered; it must outlive the pass.

@@ -2,6 +2,8 @@
 
 #include "passes/Pipe/RankMemory.h"
 
+#include "dialects/NN/NNPhases.h"
+
 using namespace mlir;
 using namespace mgq::pipe;
 namespace nn = mgq::nn;
@@ -10,7 +12,7 @@ namespace nn = mgq::nn;
 // Kernels
 //===----------------------------------------------------------------------===//
 
-Kernels::Kernels(ModuleOp module) {
+Kernels::Kernels(ModuleOp module) : module(module) {
   if (auto code = module.lookupSymbol<ModuleOp>("kernels"))
     symbols.emplace(code);
 }
@@ -21,6 +23,13 @@ LLVM::LLVMFuncOp Kernels::find(StringRef name) const {
 
 int64_t Kernels::scratchBytes(StringRef name) const {
   LLVM::LLVMFuncOp code = find(name);
+  if (FlatSymbolRefAttr late = nn::lateOf(module, name))
+    if (code && find(late.getValue()))
+      return std::max(scratchBytes(code), scratchBytes(find(late.getValue())));
+  return scratchBytes(code);
+}
+
+int64_t Kernels::scratchBytes(LLVM::LLVMFuncOp code) {
   auto bytes =
       code ? code->getAttrOfType<IntegerAttr>("nn.scratch_bytes") : nullptr;
   return bytes ? bytes.getInt() : 0;
@@ -62,6 +71,52 @@ ArenaAttr RankMemory::valueOf(StringAttr param) const {
   return dyn_cast_or_null<ArenaAttr>(params.lookup(param));
 }
 
+llvm::MapVector<PanelKey, int64_t>
+RankMemory::shardedPanels(const StepGraph &graph, const Kernels &kernels,
+                          int64_t chunk) {
+  llvm::MapVector<PanelKey, int64_t> found;
+  llvm::DenseSet<PanelKey> elsewhere;
+  for (const CallList *list : {&graph.train, &graph.model, &graph.count})
+    for (func::CallOp call : list->calls())
+      for (auto [i, operand] : llvm::enumerate(call.getOperands())) {
+        auto ref = operand.getDefiningOp<nn::ParamRefOp>();
+        FlatSymbolRefAttr pack = ref ? kernels.packFunction(call, i) : nullptr;
+        if (!pack)
+          continue;
+        PanelKey key{ref.getParamAttr().getAttr(), pack.getAttr()};
+        if (StepGraph::chunkOf(call) == chunk)
+          found[key] = kernels.panelBytes(pack.getValue());
+        else
+          elsewhere.insert(key);
+      }
+  found.remove_if(
+      [&](const auto &entry) { return elsewhere.contains(entry.first); });
+  return found;
+}
+
+/// A slice of each shard, and two buffers for a whole one.
+void RankMemory::placeShards() {
+  int64_t largest[2] = {0, 0};
+  for (auto [i, chunk] : llvm::enumerate(shardedChunks)) {
+    Shard shard{chunk, {}, {}, {}};
+    int64_t bytes = 0;
+    for (auto &[key, size] : shardedPanels(graph, kernels, chunk)) {
+      shard.panels[key] = arena(bytes, size);
+      bytes += alignBytes(size);
+    }
+    int64_t slice = alignBytes(llvm::divideCeil(bytes, members));
+    shard.slice = arena(weights.take(slice), slice);
+    largest[i % 2] = std::max(largest[i % 2], slice * members);
+    shards.push_back(std::move(shard));
+  }
+  int64_t buffers[2] = {weights.take(largest[0]), weights.take(largest[1])};
+  for (auto [i, shard] : llvm::enumerate(shards)) {
+    shard.buffer = arena(buffers[i % 2], shard.slice.getBytes() * members);
+    for (auto &[key, place] : shard.panels)
+      place = arena(buffers[i % 2] + place.getOffset(), place.getBytes());
+  }
+}
+
 /// Room for each frozen weight in each form in which kernels read it.
 void RankMemory::placePanels(ArrayRef<func::CallOp> calls) {
   for (func::CallOp call : calls)
@@ -70,7 +125,12 @@ void RankMemory::placePanels(ArrayRef<func::CallOp> calls) {
       FlatSymbolRefAttr pack = ref ? kernels.packFunction(call, i) : nullptr;
       if (!pack)
         continue;
-      auto &place = panels[{ref.getParamAttr().getAttr(), pack.getAttr()}];
+      PanelKey key{ref.getParamAttr().getAttr(), pack.getAttr()};
+      if (llvm::any_of(shards, [&](const Shard &shard) {
+            return shard.panels.contains(key);
+          }))
+        continue;
+      auto &place = panels[key];
       if (place)
         continue;
       int64_t bytes = kernels.panelBytes(pack.getValue());
@@ -130,6 +190,7 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
                        builder.getContext(),
                        FlatSymbolRefAttr::get(param.getSymNameAttr())));
   }
+  placeShards();
   placePanels(calls);
   gradients.begin = weights.end();
   SymbolTable symbols(module);
@@ -188,7 +249,11 @@ ArenaAttr RankMemory::cell(StringRef name, Type type) {
 Attribute RankMemory::placeOf(func::CallOp call, unsigned operand) {
   auto ref = call.getOperand(operand).getDefiningOp<nn::ParamRefOp>();
   StringAttr param = ref.getParamAttr().getAttr();
-  if (FlatSymbolRefAttr pack = kernels.packFunction(call, operand))
+  if (FlatSymbolRefAttr pack = kernels.packFunction(call, operand)) {
+    for (const Shard &shard : shards)
+      if (ArenaAttr place = shard.panels.lookup({param, pack.getAttr()}))
+        return place;
     return panels.lookup({param, pack.getAttr()});
+  }
   return params.lookup(param);
 }

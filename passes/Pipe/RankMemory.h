@@ -25,7 +25,8 @@ public:
   explicit Kernels(mlir::ModuleOp module);
 
   mlir::LLVM::LLVMFuncOp find(llvm::StringRef name) const;
-  /// Bytes of scratch that a layer function asks for.
+  /// Bytes of scratch that a layer function asks for, in either phase of
+  /// progressive precision.
   int64_t scratchBytes(llvm::StringRef name) const;
   /// The function that packs what a call reads as this operand, or null: the
   /// kernel reads the parameter as it is stored.
@@ -35,6 +36,9 @@ public:
   int64_t panelBytes(llvm::StringRef packFunction) const;
 
 private:
+  static int64_t scratchBytes(mlir::LLVM::LLVMFuncOp code);
+
+  mutable mlir::ModuleOp module;
   std::optional<mlir::SymbolTable> symbols;
 };
 
@@ -49,6 +53,16 @@ struct Region {
     return offset;
   }
   int64_t end() const { return begin + bytes; }
+};
+
+/// A frozen weight, and the function that packs it.
+using PanelKey = std::pair<mlir::StringAttr, mlir::StringAttr>;
+
+/// Packed frozen weights of a chunk that are spread over ranks.
+struct Shard {
+  int64_t chunk;
+  llvm::MapVector<PanelKey, ArenaAttr> panels; ///< In the buffer.
+  ArenaAttr slice, buffer;
 };
 
 /// The persistent part of one rank's arena.
@@ -90,13 +104,24 @@ public:
     return arena(gradients.begin, ownedBytes);
   }
 
-  /// By parameter and function that packs it: where the panels are.
-  llvm::MapVector<std::pair<mlir::StringAttr, mlir::StringAttr>, ArenaAttr>
-      panels;
+  /// The panels that only this chunk reads, with their bytes.
+  static llvm::MapVector<PanelKey, int64_t>
+  shardedPanels(const StepGraph &graph, const Kernels &kernels, int64_t chunk);
+
+  /// Chunks whose panels are spread over `members` ranks, in the order in which
+  /// they take turns at two buffers.
+  llvm::SmallVector<int64_t> shardedChunks;
+  int64_t members = 1;
+  llvm::SmallVector<Shard, 0> shards;
+
+  /// By parameter and function that packs it: where the panels are that the
+  /// rank has whole.
+  llvm::MapVector<PanelKey, ArenaAttr> panels;
   llvm::MapVector<mlir::StringAttr, mlir::Attribute> params;
   Region weights, gradients, optimizer, cells;
 
 private:
+  void placeShards();
   int64_t blocksIn(ArenaAttr gradients);
   void placePanels(llvm::ArrayRef<mlir::func::CallOp> calls);
   void placeAccumulators(mlir::OpBuilder &builder);

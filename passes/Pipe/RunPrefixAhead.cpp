@@ -12,7 +12,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "passes/Pipe/Passes.h"
+#include "passes/Pipe/StepGraph.h"
 
 #include "llvm/ADT/DenseMap.h"
 
@@ -24,9 +24,7 @@ namespace mgq::pipe {
 using namespace mlir;
 using namespace mgq::pipe;
 
-/// Chunks at the beginning of the model without gradients. The last chunk has
-/// the loss: it is none of them.
-static int64_t prefixChunks(PlanOp plan) {
+int64_t mgq::pipe::frozenChunks(PlanOp plan) {
   int64_t count = 0, all = llvm::range_size(plan.getOps<ChunkOp>());
   for (ChunkOp chunk : plan.getOps<ChunkOp>()) {
     if (chunk.getBackward() || chunk.getWeight() || count + 1 == all)
@@ -36,25 +34,42 @@ static int64_t prefixChunks(PlanOp plan) {
   return count;
 }
 
-/// Moves the forward ops of the first chunks to the end.
-static void runAhead(RankOp rank, int64_t chunks) {
+/// Moves the forward ops of the first chunks to the end, or to the beginning.
+static void moveForward(RankOp rank, int64_t chunks, bool thisStep,
+                        bool layersFirst) {
+  Block &block = rank.getBody().front();
   auto optimizers = rank.getOps<OptimizerOp>();
-  if (optimizers.empty())
+  SmallVector<ForwardOp> ops;
+  for (ForwardOp forward : rank.getOps<ForwardOp>())
+    if (int64_t(forward.getChunk()) < chunks && !forward.getAhead())
+      ops.push_back(forward);
+  if (ops.empty() || optimizers.empty())
     return;
+  if (layersFirst)
+    llvm::sort(ops, [](ForwardOp a, ForwardOp b) {
+      return std::pair(a.getChunk(), a.getMicroBatch()) <
+             std::pair(b.getChunk(), b.getMicroBatch());
+    });
   llvm::DenseMap<int64_t, int64_t> slots; // by chunk: given out
-  for (ForwardOp forward :
-       llvm::make_early_inc_range(rank.getOps<ForwardOp>())) {
-    if (int64_t(forward.getChunk()) >= chunks || forward.getAhead())
-      continue;
-    forward.setAhead(true);
+  Operation *before = nullptr;
+  for (ForwardOp forward : ops) {
+    forward.setAhead(!thisStep);
     forward.setSlot(slots[forward.getChunk()]++);
-    forward->moveBefore(*optimizers.begin());
+    if (!thisStep)
+      forward->moveBefore(*optimizers.begin());
+    else if (before)
+      forward->moveAfter(before);
+    else
+      forward->moveBefore(&block, block.begin());
+    before = forward;
   }
 }
 
 namespace {
 struct RunPrefixAheadPass
     : mgq::pipe::impl::RunPrefixAheadPassBase<RunPrefixAheadPass> {
+  using RunPrefixAheadPassBase::RunPrefixAheadPassBase;
+
   void runOnOperation() override {
     ModuleOp module = getOperation();
     auto plans = module.getOps<PlanOp>();
@@ -64,10 +79,10 @@ struct RunPrefixAheadPass
     }
     PlanOp plan = *plans.begin();
     // Without replicas no sum is waited for.
-    if (plan.getReplicas() == 1)
+    if (plan.getReplicas() == 1 && !thisStep)
       return;
     for (RankOp rank : module.getOps<RankOp>())
-      runAhead(rank, prefixChunks(plan));
+      moveForward(rank, frozenChunks(plan), thisStep, layersFirst);
   }
 };
 } // namespace

@@ -21,6 +21,10 @@ SequenceKind phaseOf(mlir::func::CallOp call);
 /// Whether a value is a graph input: an argument of @train, @model or @count.
 bool isInput(mlir::Value value);
 
+/// How many chunks at the beginning of the model have no gradients. The last
+/// chunk has the loss: it is none of them.
+int64_t frozenChunks(PlanOp plan);
+
 /// Kinds of sequences.
 inline constexpr int kSequenceKinds = getMaxEnumValForSequenceKind() + 1;
 

@@ -82,6 +82,8 @@ struct PlanRequest {
   bool splitsWeight = false;
   /// A frozen prefix may be spread over ranks.
   bool mayReplicatePrefix = true;
+  /// It must be, where there are several stages.
+  bool mustReplicatePrefix = false;
   /// Ranks go on with the next step alone (ScheduleProblem::overlapsSteps).
   bool overlapsSteps = false;
   SyncPolicy sync;

@@ -276,7 +276,8 @@ static void addSchedules(const std::shared_ptr<CostModel> &costs,
     if (forced)
       return addCandidates(costs, request, kind, chunks / stages, forcedSpread,
                            entries);
-    addCandidates(costs, request, kind, perRank, false, entries);
+    if (!request.mustReplicatePrefix || stages == 1)
+      addCandidates(costs, request, kind, perRank, false, entries);
     if (searched && maySpread)
       addCandidates(costs, request, kind, perRank, true, entries);
   };

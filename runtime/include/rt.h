@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 9
+#define MGQ_ABI_VERSION 10
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -71,6 +71,8 @@ typedef struct mgq_call {
   int32_t layer;          /* index into mgq_program.layers, -1: none */
   int64_t scratch_offset; /* in the arena */
   int64_t scratch_bytes;
+  /* Takes the kernel's place from the layer's `late_from` on; null: none. */
+  mgq_kernel late;
 } mgq_call;
 
 /* Copies an input of the micro-batch to `place` before the calls. */
@@ -203,6 +205,7 @@ typedef enum mgq_op_kind {
   MGQ_OP_COMBINE,    /* adds the uses of owned parameters */
   MGQ_OP_ALL_REDUCE, /* begins to sum a bucket of gradients, `bytes` at `place`,
                         over replicas, in their order */
+  MGQ_OP_ALL_GATHER, /* begins to fill `place` with the slices of a shard */
   MGQ_OP_OPTIMIZER
 } mgq_op_kind;
 
@@ -235,7 +238,7 @@ typedef struct mgq_residuals {
 } mgq_residuals;
 
 /* One entry of a rank's program of a step. The rank executes them in order;
- * sends, receives and all_reduces are only begun, and are done at the latest
+ * sends, receives and collectives are only begun, and are done at the latest
  * where a later op waits for them, or at the end of the program. */
 typedef struct mgq_op {
   int32_t kind;
@@ -250,25 +253,36 @@ typedef struct mgq_op {
   int32_t compression; /* of an all_reduce */
   mgq_ref place;
   int64_t bytes;
-  /* Indices of earlier sends, receives and all_reduces that must be done
-   * first. */
+  /* Indices of earlier sends, receives, all_reduces and all_gathers that must
+   * be done first. */
   const int32_t *waits;
   int32_t wait_count;
   /* 1: of the next step, unless there is none: forward of a frozen prefix, and
    * its messages. Before a step for which that has not been done these ops are
    * run first, in their order. */
   int32_t ahead;
-  /* All_reduces. The number among those of the rank, the same in all replicas;
-   * room in the arena for what others send. It begins as soon as call number
-   * `begins_after` of the backward or weight op of index `begins_in` has run,
-   * and all_reduces that it waits for are done; `begins_in` -1: at its place
-   * in the program. */
+  /* All_gathers: `bucket`; `room` is the rank's own slice.
+   * All_reduces. The number among its kind in the program, the same on all
+   * ranks that take part; room in the arena for what others send. It begins as
+   * soon as call number `begins_after` of the backward or weight op of index
+   * `begins_in` has run, and all_reduces that it waits for are done;
+   * `begins_in` -1: at its place in the program. */
   int32_t bucket;
   int32_t begins_in;
   int32_t begins_after;
   mgq_ref room;
   int64_t room_bytes;
 } mgq_op;
+
+/* Frozen weights of a layer as kernels read them, spread over ranks: the stages
+ * of a replica or, of one stage, the replicas. `pack` makes all of it at
+ * `buffer`, in the arena; member i keeps slice i of it at `slice`. */
+typedef struct mgq_shard {
+  mgq_sequence pack;
+  int64_t buffer;
+  int64_t slice;
+  int64_t slice_bytes;
+} mgq_shard;
 
 /* Key and value, in the model's metadata. */
 typedef struct mgq_pair {
@@ -280,6 +294,9 @@ typedef struct mgq_layer {
   const char *name;
   int64_t forward_flops;
   int64_t backward_flops;
+  /* Progressive precision: the step, from 0, from which on its calls run their
+   * `late` kernels (bf16); 0 where they have none. */
+  int64_t late_from;
 } mgq_layer;
 
 /* Bytes of the arena, by what they hold; they add up to arena_bytes. */
@@ -320,6 +337,8 @@ typedef struct mgq_rank {
   /* Run once after the weights are in place, and again after each optimizer
    * step for what depends on trainable ones (packing). */
   mgq_sequence prepare_frozen;
+  const mgq_shard *shards;
+  int32_t shard_count;
   mgq_sequence prepare_trainable;
   /* Labels only: writes count_place. Empty where the loss is not recognised. */
   mgq_sequence count;

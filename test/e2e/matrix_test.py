@@ -58,19 +58,20 @@ def write_data(model, path, rng):
 
 
 class Matrix:
-    def __init__(self, test):
+    def __init__(self, test, *flags):
         self.test = test
+        self.flags = flags  # of every compilation
         self.executables = {}
         self.references = {}
 
     def executable(self, model, micro_batches, stages, schedule):
         key = (model, micro_batches, stages, schedule)
         if key not in self.executables:
-            name = f"{model}-{micro_batches}-{stages}-{schedule}"
+            name = "-".join(map(str, (*key, *self.flags))).replace("=", "")
             self.executables[key] = self.test.compile(
                 DATA / model / "model.onnx", MODELS[model],
                 f"--micro-batches={micro_batches}", f"--stages={stages}",
-                f"--schedule={schedule}", name=name,
+                f"--schedule={schedule}", *self.flags, name=name,
             )  # fmt: skip
         return self.executables[key]
 
@@ -99,6 +100,7 @@ class Matrix:
         executable = self.executable(model, micro_batches, stages, schedule)
         got = self.results(executable, model, stages, threads, transport)
         what = f"{model} {micro_batches}x {stages} stages {schedule} {threads} {transport}"
+        what += " " + " ".join(self.flags)
         self.test.check(len(log) == STEPS and log[0] != log[-1], f"{what}: trains")
         self.test.check(got[0] == log, f"{what}: same losses and norms")
         self.test.check(got[1] == files, f"{what}: same gradients and parameters")

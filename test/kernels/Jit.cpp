@@ -102,8 +102,9 @@ std::unique_ptr<MLIRContext> makeContext() {
 
 bool canRun(StringRef cpu) {
   auto features = llvm::sys::getHostCPUFeatures();
-  if (cpu == "x86-64-v4")
-    return features["avx512f"] && features["avx512vl"] &&
+  if (cpu.starts_with("x86-64-v4"))
+    return (cpu == "x86-64-v4" || features["avx512bf16"]) &&
+           features["avx512f"] && features["avx512vl"] &&
            features["avx512dq"] && features["avx512bw"];
   return features["avx2"] && features["fma"];
 }
@@ -122,16 +123,19 @@ Jit::Jit(ModuleOp module, StringRef cpu) {
       translateModuleToLLVMIR(module, *llvmContext);
   if (!llvmModule)
     llvm::report_fatal_error("translation of kernels failed");
+  bool isWide = cpu.starts_with("x86-64-v4"), hasUnits = cpu.ends_with("-bf16");
+  StringRef level = isWide ? "x86-64-v4" : "x86-64-v3";
   for (llvm::Function &function : *llvmModule) {
-    function.addFnAttr("target-cpu", cpu);
-    function.addFnAttr("prefer-vector-width",
-                       cpu == "x86-64-v4" ? "512" : "256");
+    function.addFnAttr("target-cpu", level);
+    if (hasUnits)
+      function.addFnAttr("target-features", "+avx512bf16");
+    function.addFnAttr("prefer-vector-width", isWide ? "512" : "256");
   }
 
   llvm::orc::JITTargetMachineBuilder target =
       take(llvm::orc::JITTargetMachineBuilder::detectHost());
-  target.setCPU(cpu.str());
-  target.getFeatures() = llvm::SubtargetFeatures();
+  target.setCPU(level.str());
+  target.getFeatures() = llvm::SubtargetFeatures(hasUnits ? "+avx512bf16" : "");
   target.setCodeGenOptLevel(llvm::CodeGenOptLevel::Aggressive);
   std::unique_ptr<llvm::TargetMachine> machine =
       take(target.createTargetMachine());

@@ -1,7 +1,9 @@
 //===- gemm_stored_test.cpp - Products of operands stored as bf16 or f16 --===//
 //
 // Widening is exact, so a product of narrow operands has the bits of the one of
-// the same operands in f32, which gemm_test proves right.
+// the same operands in f32, which gemm_test proves right. Where a CPU has units
+// for bf16, a product of two such operands has the bits of one chain of their
+// instruction over pairs of k.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,6 +15,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <immintrin.h>
 #include <map>
 #include <random>
 
@@ -93,7 +96,7 @@ struct Family {
       }
     for (bool transposedB : {false, true})
       for (Stored stored : {Stored::bf16, Stored::f16})
-        builder.getPackB(transposedB, stored);
+        builder.getPackB(transposedB, stored, stored);
     jit = std::make_unique<Jit>(*module, cpu);
   }
   CpuFamily family;
@@ -130,11 +133,29 @@ protected:
 
 } // namespace
 
+/// Element (row, column) of A B by the CPU's units: A and B are bf16 with
+/// strides of rows and of k, of columns and of k.
+__attribute__((target("avx512f,avx512bf16"))) static float
+chainOfPairs(const uint16_t *a, int64_t strideA, const uint16_t *b,
+             int64_t strideB, int64_t k) {
+  __m512 sum = _mm512_setzero_ps();
+  auto pairAt = [&](const uint16_t *x, int64_t stride, int64_t i) {
+    uint32_t high = i + 1 < k ? x[(i + 1) * stride] : 0;
+    return int32_t(high << 16 | x[i * stride]);
+  };
+  for (int64_t i = 0; i < k; i += 2) {
+    __m512i pairA = _mm512_set1_epi32(pairAt(a, strideA, i));
+    __m512i pairB = _mm512_set1_epi32(pairAt(b, strideB, i));
+    sum = _mm512_dpbf16_ps(sum, (__m512bh)pairA, (__m512bh)pairB);
+  }
+  return _mm512_cvtss_f32(sum);
+}
+
 /// Panels of B, in a buffer that held none-zeros.
 std::vector<uint16_t> GemmStored::pack(const Operand &b, bool transposed,
                                        int64_t n, int64_t k, int64_t ldb) {
-  int64_t size =
-      GemmBuilder(*family->module, family->family).getPackedSize(n, k);
+  int64_t size = GemmBuilder(*family->module, family->family)
+                     .getPackedSize(n, k, b.stored);
   std::vector<uint16_t> panels(size, 0x7fff); // NaN in both types
   std::string name = std::string("mgq_pack_b_") + (transposed ? "t_" : "n_") +
                      nameOf(b.stored);
@@ -172,6 +193,15 @@ void GemmStored::check(int64_t m, int64_t n, int64_t k, bool transposedA,
     auto *reference = family->jit->find<GemmFn>(
         gemmName(transposedA, plain, Stored::f32, Stored::f32));
     reference(a.wide.data(), b.wide.data(), expected.data(), fields.data());
+    if (family->family.hasBf16Units && storedA == Stored::bf16 &&
+        storedB == Stored::bf16)
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j)
+          expected[i * shape.ldc + j] =
+              chainOfPairs(&a.narrow[transposedA ? i : i * shape.lda],
+                           transposedA ? shape.lda : 1,
+                           &b.narrow[transposedB ? j * shape.ldb : j],
+                           transposedB ? 1 : shape.ldb, k);
 
     std::string name = gemmName(transposedA, layout, storedA, storedB);
     shape.chooseChunks(family->family, transposedA, layout);
@@ -210,9 +240,11 @@ TEST_P(GemmStored, ThreadsChangeNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, GemmStored,
-                         testing::Values("x86-64-v3", "x86-64-v4"),
+                         testing::Values("x86-64-v3", "x86-64-v4",
+                                         "x86-64-v4-bf16"),
                          [](const auto &info) {
-                           return std::string(info.param) == "x86-64-v3"
-                                      ? "avx2"
-                                      : "avx512";
+                           std::string cpu = info.param;
+                           return cpu == "x86-64-v3"   ? "avx2"
+                                  : cpu == "x86-64-v4" ? "avx512"
+                                                       : "avx512_bf16";
                          });

@@ -43,8 +43,8 @@ struct Family {
       for (BLayout layout :
            {BLayout::rows, BLayout::transposed, BLayout::packed})
         builder.getGemm(transposedA, layout);
-    builder.getPackB(false);
-    builder.getPackB(true);
+    builder.getPackB(false, Stored::f32, Stored::f32);
+    builder.getPackB(true, Stored::f32, Stored::f32);
     jit = std::make_unique<Jit>(*module, cpu);
   }
   CpuFamily family;
@@ -152,7 +152,7 @@ void Gemm::check(const Case &c, bool transposedA, BLayout layout) {
   }
   // Packed from [k][n]; and from [n][k] with the same elements.
   GemmBuilder sizes(*family->module, family->family);
-  int64_t packedSize = sizes.getPackedSize(c.n, c.k);
+  int64_t packedSize = sizes.getPackedSize(c.n, c.k, Stored::f32);
   int64_t items = c.sharedB ? 1 : c.batch;
   shape.strideB = c.sharedB ? 0 : packedSize;
   for (bool transposed : {false, true}) {

@@ -18,7 +18,7 @@ static int bOf(int layer) { return 2 + 2 * layer; }
 static mgq_call call(mgq_kernel kernel, const char *name, int layer,
                      std::vector<mgq_ref> args) {
   auto count = static_cast<int32_t>(args.size());
-  return {kernel, name, keep(std::move(args)), count, layer, 0, 0};
+  return {kernel, name, keep(std::move(args)), count, layer, 0, 0, nullptr};
 }
 
 static mgq_sequence sequence(std::vector<mgq_load> loads,
@@ -275,12 +275,12 @@ mgq_program Builder::build() {
   p.outputs = keep<mgq_output>({{"loss", {MGQ_F32, 0, nullptr, 4}},
                                 {"accuracy", {MGQ_F32, 0, nullptr, 4}}});
   p.output_count = 2;
-  p.layers = keep<mgq_layer>({{"l0", 10, 20},
-                              {"l1", 10, 20},
-                              {"l2", 10, 20},
-                              {"l3", 10, 20},
-                              {"l4", 10, 20},
-                              {"l5", 10, 20}});
+  p.layers = keep<mgq_layer>({{"l0", 10, 20, 0},
+                              {"l1", 10, 20, 0},
+                              {"l2", 10, 20, 0},
+                              {"l3", 10, 20, 0},
+                              {"l4", 10, 20, 0},
+                              {"l5", 10, 20, 0}});
   p.layer_count = layers;
   p.schedule = "toy";
   p.stages = plan.stages;

@@ -243,7 +243,7 @@ static const mgq_grad grads[] = {{0, 0, 0, REF(embedDelta), AT(embedGrad)},
                                  {2, 0, 0, REF(biasDelta[0]), AT(biasGrad[0])},
                                  {2, 0, 0, REF(biasDelta[1]), AT(biasGrad[1])}};
 
-static const mgq_layer layers[] = {{"classifier", 100, 200}};
+static const mgq_layer layers[] = {{"classifier", 100, 200, 0}};
 
 static const mgq_ref forwardArgs[] = {
     REF(embed[0]), REF(head[0]), REF(bias[0]), {MGQ_SPACE_WEIGHT, 3, 0},
@@ -256,11 +256,12 @@ static const mgq_ref backwardArgs[] = {
 static const mgq_ref countArgs[] = {REF(labels), REF(count)};
 
 static const mgq_call forwardCall = {
-    forward, "classifier.forward", forwardArgs, 11, 0, 0, 0};
+    forward, "classifier.forward", forwardArgs, 11, 0, 0, 0, nullptr};
 static const mgq_call backwardCall = {
-    backward, "classifier.backward", backwardArgs, 9, 0, AT(scratch), 64};
+    backward, "classifier.backward", backwardArgs, 9,
+    0,        AT(scratch),           64,           nullptr};
 static const mgq_call countCall = {countLabels, "count", countArgs, 2,
-                                   -1,          0,       0};
+                                   -1,          0,       0,         nullptr};
 
 static const mgq_load loads[] = {
     {0, REF(ids)}, {1, REF(image)}, {2, REF(labels)}};

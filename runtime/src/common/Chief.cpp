@@ -112,6 +112,24 @@ static std::string timesText(const mgq_program &program, double seconds,
   return text;
 }
 
+void Chief::noteLayers(int64_t step) {
+  int32_t count = 0, total = 0;
+  const char *first = nullptr, *last = nullptr;
+  for (int32_t i = 0; i < program.layer_count; ++i) {
+    const mgq_layer &layer = program.layers[i];
+    total += layer.late_from > 0;
+    if (step == 0 || layer.late_from != step)
+      continue;
+    ++count;
+    first = first ? first : layer.name;
+    last = layer.name;
+  }
+  if (count)
+    progress->note(
+        fmt::format("step {}: {} of {} layers change to bf16, {} to {}",
+                    step + 1, count, total, first, last));
+}
+
 void Chief::close(const mgq_program &last, const TrainerState &state) {
   log.sync();
   // One rank waits for nobody: its steps have no bubble to tell of.

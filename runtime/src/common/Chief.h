@@ -46,6 +46,9 @@ public:
                  const std::vector<int32_t> &outputs);
   void logStep(int64_t step, bool wasEvaluated);
 
+  /// Before a step, from 0: says which layers change to bf16 with it.
+  void noteLayers(int64_t step);
+
   void syncLog() { log.sync(); }
 
   /// Ends the bar's line: an error follows.

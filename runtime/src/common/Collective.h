@@ -59,10 +59,15 @@ public:
   virtual int64_t sentBytes() const = 0;
 };
 
+/// Whether an op begins a collective.
+inline bool isCollective(const mgq_op &op) {
+  return op.kind == MGQ_OP_ALL_REDUCE || op.kind == MGQ_OP_ALL_GATHER;
+}
+
 /// What a collective works on.
 struct Bucket {
-  const mgq_op *op; ///< MGQ_OP_ALL_REDUCE.
-  float *values;    ///< op->bytes / 4 of them, summed in place.
+  const mgq_op *op; ///< MGQ_OP_ALL_REDUCE or MGQ_OP_ALL_GATHER.
+  float *values;    ///< op->bytes / 4 of them, summed or filled in place.
   std::byte *room;  ///< op->room_bytes.
   int32_t firstTag; ///< Two tags are this bucket's own.
 };
@@ -74,6 +79,10 @@ struct Bucket {
 std::unique_ptr<Collective> makeDenseAllReduce(const RankView &view,
                                                const Bucket &bucket,
                                                Group &group, HiddenTime *times);
+
+/// Fills the place with the slices of all members of a shard, in their order.
+std::unique_ptr<Collective> makeShardGather(const RankView &view,
+                                            const Bucket &bucket, Group &group);
 
 } // namespace mgq::rt
 

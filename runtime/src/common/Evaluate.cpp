@@ -33,8 +33,10 @@ static int32_t stageOfOutput(const mgq_program &program, int32_t output) {
 Evaluator::Evaluator(const RankView &view, bool byTokens, Executor &executor,
                      Group &group, Trace &trace)
     : view(view), program(view.program), executor(executor), group(group),
+      reducer(view, view.tables.evaluate_ops, view.tables.evaluate_op_count,
+              executor, group, trace, nullptr),
       ops(view, view.tables.evaluate_ops, view.tables.evaluate_op_count,
-          executor, group, trace),
+          executor, group, trace, &reducer),
       byTokens(byTokens), lossRank(lossStage(view.program)) {
   Slots none(view.tables.chunk_count, -1);
   count = &executor.prepare(view.tables.count, -1, none);
@@ -73,9 +75,11 @@ void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
     executor.run(*count, Phase::Count, -1);
     values[1] = static_cast<double>(*countPlace);
   }
+  reducer.startStep();
   for (OpList::Entry &entry : ops.entries()) {
     ops.waitBefore(entry);
-    if (entry.op->kind == MGQ_OP_SEND || entry.op->kind == MGQ_OP_RECEIVE) {
+    if (entry.op->kind == MGQ_OP_SEND || entry.op->kind == MGQ_OP_RECEIVE ||
+        isCollective(*entry.op)) {
       ops.begin(entry);
     } else if (entry.op->kind == MGQ_OP_EVALUATE) {
       executor.load(*entry.runnable, data, micro, RandomKey());
@@ -112,13 +116,20 @@ Evaluation Evaluator::run(const DataReader &data) {
   int64_t total = data.records() / static_cast<int64_t>(records.size());
   block.resize(size);
   allBlocks.resize(size * group.size());
+  unused.resize(width);
   weight = 0;
   int64_t perBlock = blockRounds * replicas;
   for (int64_t begin = 0; begin < total; begin += perBlock) {
     int64_t end = std::min(total, begin + perBlock);
     std::fill(block.begin(), block.end(), 0.0);
-    for (int64_t i = begin + view.replica; i < end; i += replicas)
-      runMicroBatch(data, i, block.data() + (i - begin) / replicas * width);
+    for (int64_t round = 0, first; (first = begin + round * replicas) < end;
+         ++round) {
+      int64_t micro = first + view.replica;
+      if (micro < end)
+        runMicroBatch(data, micro, block.data() + round * width);
+      else if (!reducer.empty()) // Others need its slices.
+        runMicroBatch(data, first, unused.data());
+    }
     group.allGather(block.data(), size * static_cast<int64_t>(sizeof(double)),
                     allBlocks.data());
     for (int64_t i = begin; i < end; ++i)

@@ -25,6 +25,9 @@ public:
   /// All ranks at once; the result is the same on all.
   Evaluation run(const DataReader &data);
 
+  /// Called between kernels: what is under way goes on.
+  void progress() { reducer.progress(); }
+
   /// Indices of the scalar outputs besides the loss.
   const std::vector<int32_t> &scalarOutputs() const { return scalars; }
 
@@ -36,6 +39,7 @@ private:
   const mgq_program &program;
   Executor &executor;
   Group &group;
+  Reducer reducer;
   OpList ops;
   bool byTokens;
   const Runnable *count;
@@ -46,7 +50,7 @@ private:
   std::vector<const std::byte *> scalarAt; ///< Where, or null.
   std::vector<int64_t> records;            ///< Of the micro-batch that runs.
   int64_t width; ///< Values of a micro-batch: loss, count, scalars.
-  std::vector<double> block, allBlocks;
+  std::vector<double> block, allBlocks, unused;
   double weight = 0;
 };
 

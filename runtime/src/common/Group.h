@@ -24,12 +24,13 @@ struct CommonError : Error {
 
 /// Tags above those of programs.
 enum RuntimeTag : int32_t {
-  TagGather = 1 << 30, ///< Bytes for rank 0.
-  TagTensor,           ///< Parameters, to and from rank 0.
-  TagReduce            ///< Two of each bucket of gradients, to the end.
+  TagGather = 1 << 30,             ///< Bytes for rank 0.
+  TagTensor,                       ///< Parameters, to and from rank 0.
+  TagReduce,                       ///< Two of each bucket of gradients.
+  TagShard = TagReduce + (1 << 21) ///< Two of each shard of frozen weights.
 };
 
-/// Buckets of gradients that tags are enough for.
+/// Buckets, or shards, that tags are enough for.
 inline constexpr int32_t mostBuckets = 1 << 20;
 
 /// A rank's end of a transport, with exceptions instead of statuses. Functions

@@ -54,7 +54,7 @@ void OpList::checkMessage(const Entry &entry, int32_t index) const {
   for (int32_t i = 0; i < op.wait_count; ++i)
     if (op.waits[i] < 0 || op.waits[i] >= index ||
         !(isMessage(*list[op.waits[i]].op) ||
-          list[op.waits[i]].op->kind == MGQ_OP_ALL_REDUCE))
+          isCollective(*list[op.waits[i]].op)))
       failOp(index, op, "what it waits for");
 }
 
@@ -118,12 +118,14 @@ void OpList::prepareCompute(Entry &entry, const Slots &slots) {
 void OpList::wait(Entry &entry) {
   const mgq_op &op = *entry.op;
   double start = secondsNow();
-  if (op.kind == MGQ_OP_ALL_REDUCE && reducer) {
+  if (isCollective(op) && reducer) {
     reducer->finish(indexOf(entry));
     double seconds = secondsNow() - start;
     if (seconds >= tracedWait)
-      trace.add(Phase::Wait, "wait_all_reduce", start, seconds, -1,
-                {op.bytes, view.index, MGQ_TRAFFIC_GRADIENT});
+      trace.add(Phase::Wait,
+                op.kind == MGQ_OP_ALL_REDUCE ? "wait_all_reduce"
+                                             : "wait_all_gather",
+                start, seconds, -1);
     return;
   }
   if (entry.request < 0)
@@ -152,7 +154,7 @@ void OpList::waitBefore(const Entry &entry) {
 
 void OpList::begin(Entry &entry) {
   const mgq_op &op = *entry.op;
-  if (op.kind == MGQ_OP_ALL_REDUCE) {
+  if (isCollective(op)) {
     if (reducer)
       reducer->begin(indexOf(entry));
     return;

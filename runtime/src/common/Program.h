@@ -52,6 +52,16 @@ struct RankView {
     return other * program.stages + stage;
   }
 
+  /// Ranks that share the frozen weights that are spread (mgq_shard): the
+  /// stages of a replica or, of one stage, the replicas.
+  int32_t shardMembers() const {
+    return program.stages > 1 ? program.stages : program.replicas;
+  }
+  int32_t shardMember() const { return program.stages > 1 ? stage : replica; }
+  int32_t rankOfMember(int32_t other) const {
+    return program.stages > 1 ? rankOfStage(other) : rankOfReplica(other);
+  }
+
   const mgq_program &program;
   int32_t index, stage, replica;
   const mgq_rank &tables;
@@ -85,6 +95,8 @@ int64_t paramElements(const mgq_param &param);
 template <typename Visit>
 void forSequences(const mgq_rank &rank, Visit visit) {
   visit(rank.prepare_frozen);
+  for (int32_t i = 0; i < rank.shard_count; ++i)
+    visit(rank.shards[i].pack);
   visit(rank.prepare_trainable);
   visit(rank.count);
   for (int32_t i = 0; i < rank.chunk_count; ++i) {

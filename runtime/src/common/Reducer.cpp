@@ -1,4 +1,4 @@
-//===- Reducer.cpp - Sums over replicas, bucket by bucket -----------------===//
+//===- Reducer.cpp - Collectives beside what a rank computes -------------===//
 
 #include "runtime/src/common/Reducer.h"
 #include <algorithm>
@@ -6,43 +6,44 @@
 using namespace mgq::rt;
 
 [[noreturn]] static void failBucket(int32_t op, const char *what) {
-  fail("the program's tables are damaged: all_reduce {}: {}", op, what);
+  fail("the program's tables are damaged: collective {}: {}", op, what);
 }
 
-Reducer::Reducer(const RankView &view, Executor &executor, Group &group,
-                 Trace &trace, HiddenTime *times,
-                 CompressedGradients *compressed)
+Reducer::Reducer(const RankView &view, const mgq_op *ops, int32_t count,
+                 Executor &executor, Group &group, Trace &trace,
+                 HiddenTime *times, CompressedGradients *compressed)
     : view(view), group(group), trace(trace) {
-  const mgq_rank &tables = view.tables;
-  Slots none(tables.chunk_count, -1);
-  auto isBucket = [](const mgq_op &op) { return op.kind == MGQ_OP_ALL_REDUCE; };
-  auto count =
-      std::count_if(tables.ops, tables.ops + tables.op_count, isBucket);
-  entries.reserve(count);
-  for (int32_t i = 0; i < tables.op_count; ++i) {
-    const mgq_op &op = tables.ops[i];
-    if (!isBucket(op))
+  Slots none(view.tables.chunk_count, -1);
+  entries.reserve(std::count_if(ops, ops + count, isCollective));
+  int32_t reductions = 0, gathers = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const mgq_op &op = ops[i];
+    if (!isCollective(op))
       continue;
-    if (op.bucket != static_cast<int32_t>(entries.size()) ||
+    bool reduces = op.kind == MGQ_OP_ALL_REDUCE;
+    if (op.bucket != (reduces ? reductions++ : gathers++) ||
         op.bucket >= mostBuckets)
       failBucket(i, "its number");
-    Bucket bucket = {&op, nullptr, nullptr, TagReduce + 2 * op.bucket};
+    Bucket bucket = {&op, nullptr, nullptr,
+                     (reduces ? TagReduce : TagShard) + 2 * op.bucket};
     bucket.values = reinterpret_cast<float *>(
-        executor.resolve(op.place, op.bytes, none, "what is reduced"));
+        executor.resolve(op.place, op.bytes, none, "a collective's place"));
     bucket.room = executor.resolve(op.room, op.room_bytes, none,
-                                   "the room of an all_reduce");
+                                   "the room of a collective");
     if (op.bytes < 0 || (op.bytes && !bucket.values))
       failBucket(i, "its place");
-    Entry entry = {i, nullptr, {}};
-    if (compressed)
+    Entry entry = {i, op.kind, nullptr, {}};
+    if (!reduces)
+      entry.collective = makeShardGather(view, bucket, group);
+    else if (compressed)
       entry.collective = compressed->makeAllReduce(bucket, times);
     if (!entry.collective)
       entry.collective = makeDenseAllReduce(view, bucket, group, times);
     for (int32_t w = 0; w < op.wait_count; ++w)
       if (Entry *earlier = find(op.waits[w]))
         entry.before.push_back(earlier - entries.data());
-    if (op.begins_in >= 0) {
-      const mgq_op *in = op.begins_in < i ? &tables.ops[op.begins_in] : nullptr;
+    if (op.kind == MGQ_OP_ALL_REDUCE && op.begins_in >= 0) {
+      const mgq_op *in = op.begins_in < i ? &ops[op.begins_in] : nullptr;
       if (!in || (in->kind != MGQ_OP_BACKWARD && in->kind != MGQ_OP_WEIGHT) ||
           op.wait_count != static_cast<int32_t>(entry.before.size()))
         failBucket(i, "where it begins");
@@ -50,7 +51,8 @@ Reducer::Reducer(const RankView &view, Executor &executor, Group &group,
     }
     entries.push_back(std::move(entry));
   }
-  requests.reserve(2 * entries.size() * view.program.replicas + 1);
+  auto members = std::max(view.program.replicas, view.program.stages);
+  requests.reserve(2 * entries.size() * members + 1);
 }
 
 size_t Reducer::mostMessages(const RankView &view) {
@@ -111,10 +113,12 @@ void Reducer::progress() {
       continue;
     entry.state = State::Done;
     --open;
-    trace.add(Phase::AllReduce, "all_reduce", entry.began,
+    bool reduces = entry.kind == MGQ_OP_ALL_REDUCE;
+    trace.add(reduces ? Phase::AllReduce : Phase::AllGather,
+              reduces ? "all_reduce" : "all_gather", entry.began,
               secondsNow() - entry.began, -1,
               {entry.collective->sentBytes() - entry.sentBefore, view.index,
-               MGQ_TRAFFIC_GRADIENT});
+               reduces ? MGQ_TRAFFIC_GRADIENT : MGQ_TRAFFIC_PARAMETER});
   }
 }
 
@@ -159,9 +163,10 @@ void Reducer::wait(int64_t request, mgq_span *span) {
   group.wait(request, span);
 }
 
-int64_t Reducer::sentBytes() const {
+int64_t Reducer::sentBytes(mgq_op_kind kind) const {
   int64_t sent = 0;
   for (const Entry &entry : entries)
-    sent += entry.collective->sentBytes();
+    if (entry.kind == kind)
+      sent += entry.collective->sentBytes();
   return sent;
 }

@@ -1,10 +1,11 @@
-//===- Reducer.h - Sums over replicas, bucket by bucket ------------*- C++
+//===- Reducer.h - Collectives beside what a rank computes ---------*- C++
 //-*-===//
 //
 // The gradients of a rank are cut into buckets, each an MGQ_OP_ALL_REDUCE of
 // the program. A bucket's sum goes on beside what the rank computes: it is
 // begun when its last gradient is there, and moved on between kernel calls and
-// while the rank waits. There is no thread for it.
+// while the rank waits. There is no thread for it. MGQ_OP_ALL_GATHER, frozen
+// weights that are spread over ranks, goes the same way.
 //
 //===----------------------------------------------------------------------===//
 #ifndef MGQ_RUNTIME_COMMON_REDUCER_H
@@ -16,14 +17,16 @@
 
 namespace mgq::rt {
 
-/// Adds buckets of the same stage in all replicas. Allocates nothing after
-/// construction. Buckets are named by the indices of their ops in the program.
+/// Runs the collectives of a program: of a step or of an evaluation. Allocates
+/// nothing after construction. Buckets are named by the indices of their ops in
+/// the program.
 class Reducer {
 public:
   /// Throws Error if the tables are damaged, or an op needs room and there is
   /// none.
-  Reducer(const RankView &view, Executor &executor, Group &group, Trace &trace,
-          HiddenTime *times, CompressedGradients *compressed = nullptr);
+  Reducer(const RankView &view, const mgq_op *ops, int32_t count,
+          Executor &executor, Group &group, Trace &trace, HiddenTime *times,
+          CompressedGradients *compressed = nullptr);
 
   /// Messages of all buckets in a step, at most.
   static size_t mostMessages(const RankView &view);
@@ -45,13 +48,16 @@ public:
   /// Sleeps until a message is done, moving on all that is open meanwhile.
   void wait(int64_t request, mgq_span *span);
 
-  /// Bytes sent in all steps so far.
-  int64_t sentBytes() const;
+  /// Bytes sent in all steps so far, by mgq_op_kind.
+  int64_t sentBytes(mgq_op_kind kind) const;
+  /// Whether there is a collective.
+  bool empty() const { return entries.empty(); }
 
 private:
   enum class State { Idle, Waiting, Running, Done };
   struct Entry {
     int32_t op; ///< Index in the program.
+    int32_t kind;
     std::unique_ptr<Collective> collective;
     std::vector<size_t> before; ///< Entries that must be done first.
     State state = State::Idle;

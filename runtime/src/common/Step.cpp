@@ -34,8 +34,8 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
       times(Reducer::mostMessages(view) + view.tables.op_count,
             view.tables.op_count + 2),
       compressed(view, parts.arena, parts.group),
-      reducer(view, parts.executor, parts.group, parts.trace, &times,
-              &compressed),
+      reducer(view, view.tables.ops, view.tables.op_count, parts.executor,
+              parts.group, parts.trace, &times, &compressed),
       slowdown(view),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace, &reducer, &times),
@@ -174,6 +174,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   if (entry.seed)
     *entry.seed = seedOf(input, op.micro_batch);
   running = &entry;
+  parts.executor.setStep(input.step);
   double start = secondsNow();
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
                      hasGradients ? &afterCall : nullptr);
@@ -207,6 +208,7 @@ void StepRunner::runOp(OpList::Entry &entry, const StepInput &input,
   case MGQ_OP_SEND:
   case MGQ_OP_RECEIVE:
   case MGQ_OP_ALL_REDUCE:
+  case MGQ_OP_ALL_GATHER:
     return ops.begin(entry);
   case MGQ_OP_COMBINE:
     return parts.optimizer.combineUses();
@@ -219,6 +221,7 @@ void StepRunner::runOp(OpList::Entry &entry, const StepInput &input,
 void StepRunner::runAhead(StepInput input, const DataReader &data,
                           RecordOrder &order) {
   times.startStep();
+  reducer.startStep();
   for (OpList::Entry &entry : ops.entries())
     if (entry.op->ahead) {
       ops.waitBefore(entry);

@@ -83,7 +83,8 @@ public:
   /// In all steps so far.
   SentBytes sent() const {
     SentBytes bytes = ops.sent();
-    bytes.of[MGQ_TRAFFIC_GRADIENT] += reducer.sentBytes();
+    bytes.of[MGQ_TRAFFIC_GRADIENT] += reducer.sentBytes(MGQ_OP_ALL_REDUCE);
+    bytes.of[MGQ_TRAFFIC_PARAMETER] += reducer.sentBytes(MGQ_OP_ALL_GATHER);
     return bytes;
   }
 

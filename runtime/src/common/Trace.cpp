@@ -18,9 +18,9 @@ double mgq::rt::secondsNow() {
 
 static const char *phaseName(Phase phase) {
   static constexpr const char *names[] = {
-      "load",      "count",      "forward",  "backward", "weight",
-      "optimizer", "prepare",    "evaluate", "send",     "recv",
-      "wait",      "all_reduce", "exchange"};
+      "load",      "count",      "forward",    "backward", "weight",
+      "optimizer", "prepare",    "evaluate",   "send",     "recv",
+      "wait",      "all_reduce", "all_gather", "exchange"};
   return names[static_cast<int>(phase)];
 }
 

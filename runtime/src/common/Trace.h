@@ -22,6 +22,7 @@ enum class Phase : uint8_t {
   Receive,   ///< The same.
   Wait,      ///< Asleep until a message is done.
   AllReduce, ///< Summing over replicas.
+  AllGather, ///< Frozen weights that are spread over ranks.
   Exchange   ///< Counts, norms and losses of all ranks.
 };
 

@@ -44,6 +44,7 @@ void Trainer::setUp() {
     return;
   group.agree([&] {
     variants->now().executor.runPrepareFrozen();
+    variants->now().executor.prepareShards();
     variants->now().executor.runPrepareTrainable();
   });
 }
@@ -77,6 +78,8 @@ void Trainer::makeParts() {
       variants->now().runner.pulse();
     else
       group.pulse();
+    if (evaluator)
+      evaluator->progress();
   };
   weights.emplace(view, options.weights);
   if (!options.dryRun)
@@ -313,6 +316,8 @@ bool Trainer::trainOne() {
                   interruptSignal(),
                   lossScale.scale(),
                   state.step + 1 >= totalSteps};
+  if (chief)
+    chief->noteLayers(state.step);
   StepResult result = runStep(input);
   if (result.signal) {
     endSignal = result.signal;
@@ -355,6 +360,8 @@ bool Trainer::trainOne() {
 void Trainer::evaluateNow() {
   if (!evalData)
     return;
+  // As the step that comes next would compute.
+  variants->finest().executor.setStep(state.step);
   Evaluation evaluation = evaluator->run(*evalData);
   if (&variants->now() != &variants->finest())
     variants->now().runner.forgetAhead(); // Its slots were used otherwise.

@@ -46,6 +46,15 @@ Executor::Executor(const RankView &view, Arena &arena, const Weights &weights,
   Slots none(view.tables.chunk_count, -1);
   prepareFrozen = &prepare(view.tables.prepare_frozen, -1, none);
   prepareTrainable = &prepare(view.tables.prepare_trainable, -1, none);
+  for (int32_t i = 0; i < view.tables.shard_count; ++i) {
+    const mgq_shard &shard = view.tables.shards[i];
+    int64_t all = shard.slice_bytes * view.shardMembers();
+    if (shard.slice_bytes < 0 || shard.buffer < 0 || shard.slice < 0 ||
+        shard.buffer + all > arena.size() ||
+        shard.slice + shard.slice_bytes > arena.size())
+      fail("the program's tables are damaged: shard {}", i);
+    packs.push_back(&prepare(shard.pack, -1, none));
+  }
 }
 
 std::byte *Executor::resolve(const mgq_ref &ref, int64_t bytes,
@@ -126,6 +135,16 @@ const Runnable &Executor::prepare(const mgq_sequence &sequence, int32_t chunk,
   return runnables.back();
 }
 
+void Executor::prepareShards() {
+  for (size_t i = 0; i < packs.size(); ++i) {
+    const mgq_shard &shard = view.tables.shards[i];
+    run(*packs[i], Phase::Prepare, -1);
+    memcpy(arena.at(shard.slice),
+           arena.at(shard.buffer + view.shardMember() * shard.slice_bytes),
+           shard.slice_bytes);
+  }
+}
+
 void Executor::resetTimes() {
   times.assign(times.size(), {});
   forwards.assign(forwards.size(), 0);
@@ -160,8 +179,11 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
     double start = secondsNow();
-    call.kernel(runnable.pointers.data() + runnable.firstPointer[i],
-                call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
+    bool isLate = call.late && call.layer >= 0 &&
+                  step >= view.program.layers[call.layer].late_from;
+    (isLate ? call.late : call.kernel)(
+        runnable.pointers.data() + runnable.firstPointer[i],
+        call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
     double seconds = secondsNow() - start;
     checkIndexError(call.name);
     pulse();

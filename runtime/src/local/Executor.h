@@ -63,12 +63,19 @@ public:
   void load(const Runnable &runnable, const DataReader &data,
             const RecordList &micro, const RandomKey &key);
 
+  /// The step, from 0, whose micro-batches run from here on: it says which
+  /// kernels layers of progressive precision run.
+  void setStep(int64_t number) { step = number; }
+
   /// Runs the calls. `afterCall` is told the number of each call that has run.
   /// Throws Error after an index outside its range, naming node and layer.
   void run(const Runnable &runnable, Phase phase, int32_t microBatch,
            const std::function<void(int32_t)> *afterCall = nullptr);
 
   void runPrepareFrozen() { run(*prepareFrozen, Phase::Prepare, -1); }
+  /// Packs the weights that are spread over ranks, and keeps this rank's
+  /// slices.
+  void prepareShards();
   void runPrepareTrainable() { run(*prepareTrainable, Phase::Prepare, -1); }
 
   const std::vector<LayerTime> &layerTimes() const { return times; }
@@ -82,6 +89,7 @@ public:
   void resetTimes();
 
 private:
+  int64_t step = 0;
   const RankView &view;
   Arena &arena;
   const Weights &weights;
@@ -93,6 +101,7 @@ private:
   double loading = 0;
   std::deque<Runnable> runnables; // Addresses stay.
   const Runnable *prepareFrozen, *prepareTrainable;
+  std::vector<const Runnable *> packs; ///< Of each shard.
 };
 
 /// Throws Error if mgq_index_error was called by this thread's pool since the

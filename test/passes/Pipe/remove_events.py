@@ -38,7 +38,7 @@ def is_ordered(lines, first, last, source, target):
             continue
         name, kind = op.group(1), op.group(2)
         direct = set(events(line))
-        if kind not in ("send", "recv", "all_reduce"):
+        if kind not in ("send", "recv", "all_reduce", "all_gather"):
             if compute:
                 direct.add(compute)
             compute = name
