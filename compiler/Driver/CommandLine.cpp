@@ -294,6 +294,11 @@ static ExitStatus readMicroBatches(const Flags &flags, Options &options) {
                  Twine(kMostMicroBatches));
   if (!options.globalBatch)
     return usage("--micro-batches=" + text + " needs --global-batch=N");
+  // Each number's program has residuals of its own.
+  if (flags.compression.getValue() != "none")
+    return notYet("--gradient-compression=" + flags.compression +
+                      " with --micro-batches=" + text,
+                  "--micro-batches=N");
   return kSuccess;
 }
 
