@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 10
+#define MGQ_ABI_VERSION 11
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
