@@ -207,7 +207,7 @@ TEST_F(Robust, UsageExitsWithTwo) {
   EXPECT_THAT(usage({"--steps=1", "--learning-rate-of=x"}),
               HasSubstr("GLOB=X"));
   for (std::string option :
-       {"--adapt-every=2", "--replay=f", "--cache-frozen=memory"})
+       {"--adapt-every=2", "--replay=f"})
     EXPECT_THAT(run({"--steps=1", option}, 1).error,
                 HasSubstr("error: not supported yet: --"));
   RunResult result =

@@ -45,6 +45,8 @@ struct Options {
   double lossScaleValue = 0; ///< Of a static scale.
   bool skipNonfinite = false;
   int64_t compressionWarmup = 100; ///< Steps.
+  std::string cacheFrozen;         ///< "memory" or a folder; empty: no cache.
+  int64_t cacheLimit = int64_t{16} << 30; ///< Bytes.
 
   std::vector<std::string> evalData;
   int64_t evalSteps = 0; ///< 0: at the end only.

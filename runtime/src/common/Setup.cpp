@@ -68,6 +68,9 @@ static std::vector<Agreed> agreedOptions(const Options &o) {
                                          o.lossScaleValue)),
       agreed("--on-nonfinite", o.skipNonfinite),
       agreed("--compression-warmup", o.compressionWarmup),
+      agreed("--cache-frozen", o.cacheFrozen.empty()       ? 0
+                               : o.cacheFrozen == "memory" ? 1
+                                                           : 2),
       agreed("--eval-data", o.evalData.size()),
       agreed("--eval-steps", o.evalSteps),
       agreed("--dry-run", o.dryRun)};

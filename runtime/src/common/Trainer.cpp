@@ -372,9 +372,9 @@ void Trainer::report() {
     // Threads share a process, whose growth says nothing about one of them.
     bool shared = group.inProcess() && group.size() > 1;
     int64_t peak = shared ? view.tables.arena_bytes : arena->peakBytes();
-    std::vector<std::string> texts = group.gatherText(
-        summaryOf(view, peak, runner->sent(), runner->communication(),
-                  runner->dataSeconds(), pool->threads()));
+    std::vector<std::string> texts = group.gatherText(summaryOf(
+        view, peak, runner->sent(), runner->communication(),
+        runner->dataSeconds(), pool->threads(), cache ? cache->hits() : -1));
     if (chief)
       chief->writeSummary(state, texts);
   }
