@@ -206,8 +206,7 @@ TEST_F(Robust, UsageExitsWithTwo) {
               HasSubstr("needs --output-dir"));
   EXPECT_THAT(usage({"--steps=1", "--learning-rate-of=x"}),
               HasSubstr("GLOB=X"));
-  for (std::string option :
-       {"--adapt-every=2", "--replay=f"})
+  for (std::string option : {"--adapt-every=2", "--replay=f"})
     EXPECT_THAT(run({"--steps=1", option}, 1).error,
                 HasSubstr("error: not supported yet: --"));
   RunResult result =

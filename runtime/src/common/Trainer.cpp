@@ -35,6 +35,10 @@ void Trainer::setUp() {
   group.agree([&] { openData(); });
   if (data)
     checkSameData(*data, "--data", group);
+  if (data && !options.cacheFrozen.empty() && !options.dryRun) {
+    cache.emplace(view, options, *weights, *data, group);
+    runner->setCache(&*cache);
+  }
   if (evalData)
     checkSameData(*evalData, "--eval-data", group);
   resume();
@@ -92,6 +96,10 @@ void Trainer::makeParts() {
 
 void Trainer::openData() {
   std::vector<bool> loaded = loadedInputs(program, view.tables);
+  // The cache knows records by what the prefix reads of them.
+  for (int32_t i = 0; i < program.prefix_input_count; ++i)
+    if (!options.cacheFrozen.empty())
+      loaded.at(program.prefix_inputs[i]) = true;
   if (!options.data.empty()) {
     data.emplace(program, options.data, loaded);
     order.emplace(data->records(),
