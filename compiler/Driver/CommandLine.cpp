@@ -67,11 +67,13 @@ struct Flags {
       cl::init("auto"), cl::cat(category)};
   cl::opt<int64_t> chunks{"chunks", cl::desc("chunks a rank (interleaved)"),
                           cl::init(0), cl::cat(category)};
-  cl::opt<std::string> microBatches{"micro-batches",
-                                    cl::desc("per step and replica"),
-                                    cl::init("1"), cl::cat(category)};
+  cl::opt<std::string> microBatches{
+      "micro-batches",
+      cl::desc("per step and replica; a range with --global-batch: adaptive"),
+      cl::value_desc("N|MIN:MAX"), cl::init("1"), cl::cat(category)};
   cl::opt<int64_t> globalBatch{
-      "global-batch", cl::desc("samples a step, with --micro-batches=MIN:MAX"),
+      "global-batch",
+      cl::desc("samples a step; binds a symbolic leading dimension"),
       cl::init(0), cl::cat(category)};
   cl::opt<std::string> partition{
       "partition", cl::desc("frozen_aware, uniform, parameters or flops"),
@@ -262,6 +264,41 @@ static ExitStatus readRanks(const Flags &flags, Options &options) {
   return kSuccess;
 }
 
+/// A number of micro-batches, false if it is none or out of range.
+static bool parseMicroBatches(StringRef text, int64_t &number) {
+  return !text.getAsInteger(10, number) && number >= 1 &&
+         number <= kMostMicroBatches;
+}
+
+/// --micro-batches=N or MIN:MAX, --global-batch=N.
+static ExitStatus readMicroBatches(const Flags &flags, Options &options) {
+  options.globalBatch = flags.globalBatch;
+  if (flags.globalBatch.getNumOccurrences() && options.globalBatch < 1)
+    return usage("--global-batch=" + Twine(options.globalBatch) +
+                 ": expected 1 or more");
+  StringRef text = flags.microBatches;
+  if (!text.contains(':')) {
+    if (parseMicroBatches(text, options.microBatches))
+      return kSuccess;
+    return usage("--micro-batches=" + text + ": expected a number from 1 to " +
+                 Twine(kMostMicroBatches));
+  }
+  auto [least, most] = text.split(':');
+  if (!parseMicroBatches(least, options.leastMicroBatches) ||
+      !parseMicroBatches(most, options.mostMicroBatches) ||
+      options.leastMicroBatches > options.mostMicroBatches)
+    return usage("--micro-batches=" + text + ": expected MIN:MAX, from 1 to " +
+                 Twine(kMostMicroBatches));
+  if (!options.globalBatch)
+    return usage("--micro-batches=" + text + " needs --global-batch=N");
+  // Each number's program has residuals of its own.
+  if (flags.compression.getValue() != "none")
+    return notYet("--gradient-compression=" + flags.compression +
+                      " with --micro-batches=" + text,
+                  "--micro-batches=N");
+  return kSuccess;
+}
+
 ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   // libLLVM registers flags of its own tools, some under our names.
   cl::ResetCommandLineParser();
@@ -286,12 +323,8 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   if (flags.output.empty() && flags.plan.getNumOccurrences() == 0 &&
       (flags.stopAfter.empty() || flags.stopAfter == "emit"))
     return usage("no -o OUT given");
-  if (StringRef(flags.microBatches).contains(':') || flags.globalBatch != 0)
-    return notYet("--micro-batches=MIN:MAX", "--micro-batches=N");
-  if (StringRef(flags.microBatches).getAsInteger(10, options.microBatches) ||
-      options.microBatches < 1 || options.microBatches > kMostMicroBatches)
-    return usage("--micro-batches=" + flags.microBatches +
-                 ": expected a number from 1 to " + Twine(kMostMicroBatches));
+  if (ExitStatus status = readMicroBatches(flags, options))
+    return status;
   for (StringRef dim : flags.dims)
     if (!parseDim(dim, options.dims))
       return usage("--dim=" + dim + ": expected NAME=N");

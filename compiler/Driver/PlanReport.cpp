@@ -8,6 +8,7 @@
 
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/JSON.h"
 #include "llvm/Support/ToolOutputFile.h"
 
 using namespace mlir;
@@ -78,6 +79,49 @@ llvm::Error mgq::memoryError(const pipe::PlannedModel &planned) {
   return llvm::Error::success();
 }
 
+/// Samples of a micro-batch of a program.
+static int64_t samplesOf(const Options &options,
+                         const pipe::PlannedModel &program) {
+  return options.globalBatch / program.plan.replicas /
+         program.plan.microBatches;
+}
+
+static int64_t largestMemory(const pipe::PlannedModel &program) {
+  int64_t most = 0;
+  for (const planner::RankPlan &rank : program.plan.ranks)
+    most = std::max(most, rank.memoryBytes());
+  return most;
+}
+
+/// The programs that a run may change between.
+static void printVariants(llvm::raw_ostream &os, const Options &options,
+                          ArrayRef<pipe::PlannedModel *> programs,
+                          size_t start) {
+  os << "\nmicro-batches (of the fullest rank: memory)\n"
+     << "  number  samples          step    bubble        memory\n";
+  for (auto [i, program] : llvm::enumerate(programs))
+    os << llvm::formatv("  {0,6}  {1,7}  {2,12}  {3,8}  {4,12}{5}\n",
+                        program->plan.microBatches,
+                        samplesOf(options, *program),
+                        planner::secondText(program->plan.stepSeconds),
+                        planner::percent(program->plan.simulation.bubble),
+                        planner::byteText(largestMemory(*program)),
+                        i == start ? "  at the start" : "");
+}
+
+static llvm::json::Array variantsJson(const Options &options,
+                                      ArrayRef<pipe::PlannedModel *> programs) {
+  llvm::json::Array variants;
+  for (const pipe::PlannedModel *program : programs)
+    variants.push_back(
+        llvm::json::Object{{"micro_batches", program->plan.microBatches},
+                           {"micro_batch_size", samplesOf(options, *program)},
+                           {"step_seconds", program->plan.stepSeconds},
+                           {"bubble", program->plan.simulation.bubble},
+                           {"memory_bytes", largestMemory(*program)}});
+  return variants;
+}
+
 /// Writes a file that appears under its name only when it is complete.
 template <typename Write>
 static llvm::Error writeFile(StringRef path, Write write) {
@@ -124,18 +168,26 @@ static llvm::json::Value jsonOf(const Options &options,
 }
 
 llvm::Error mgq::reportPlan(const Options &options,
-                            pipe::PlannedModel &planned) {
+                            ArrayRef<pipe::PlannedModel *> programs,
+                            size_t start) {
+  pipe::PlannedModel &planned = *programs[start];
   planner::addAlternatives(planned.plan, planned.costs, planned.cluster,
                            planned.request);
   planner::printPlan(llvm::outs(), planned.plan, planned.costs,
                      planned.cluster);
   printCompression(llvm::outs(), options, planned);
-  if (!options.planFile.empty())
+  if (programs.size() > 1)
+    printVariants(llvm::outs(), options, programs, start);
+  if (!options.planFile.empty()) {
+    llvm::json::Value json = jsonOf(options, planned);
+    if (programs.size() > 1)
+      (*json.getAsObject())["variants"] = variantsJson(options, programs);
     if (llvm::Error error =
             writeFile(options.planFile, [&](llvm::raw_ostream &os) {
-              os << llvm::formatv("{0:2}\n", jsonOf(options, planned));
+              os << llvm::formatv("{0:2}\n", json);
             }))
       return error;
+  }
   if (!options.planTimeline.empty())
     return writeFile(options.planTimeline, [&](llvm::raw_ostream &os) {
       planner::writeTimeline(os, planned.plan, planned.costs);

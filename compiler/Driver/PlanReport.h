@@ -17,8 +17,11 @@ int64_t lackingBytes(const pipe::PlannedModel &planned);
 /// Says which rank does not fit, by how much, and what would make it fit.
 llvm::Error memoryError(const pipe::PlannedModel &planned);
 
-/// Prints the plan and writes the files that were asked for.
-llvm::Error reportPlan(const Options &options, pipe::PlannedModel &planned);
+/// Prints the plan of the program number `start` and what the others would
+/// take, and writes the files that were asked for.
+llvm::Error reportPlan(const Options &options,
+                       llvm::ArrayRef<pipe::PlannedModel *> programs,
+                       size_t start);
 
 } // namespace mgq
 

@@ -52,10 +52,10 @@ mgq_type mgq::typeCode(Type type) {
 namespace {
 class TableWriter {
 public:
-  TableWriter(llvm::Module &target, ModuleOp module)
-      : make(target), target(target), module(module) {}
+  TableWriter(llvm::Module &target, ArrayRef<ModuleOp> programs)
+      : make(target), target(target), programs(programs) {}
 
-  void write(StringRef modelPath);
+  void write(size_t start, StringRef modelPath);
 
 private:
   Constant *tensor(RankedTensorType type);
@@ -72,10 +72,21 @@ private:
     ConstantBuilder::Table params, inputs;
   };
   Prefix frozenPrefix();
+  void writeShared(size_t start, StringRef modelPath);
+  llvm::GlobalVariable *program(bool isStart);
+
+  /// What all programs have.
+  struct Shared {
+    std::string fingerprint, planHash;
+    Constant *modelPath, *variants;
+    ConstantBuilder::Table metadata, params, files;
+  };
 
   ConstantBuilder make;
   llvm::Module &target;
-  ModuleOp module;
+  ArrayRef<ModuleOp> programs;
+  Shared shared;
+  ModuleOp module; // the program that is written
   TableIndex index;
   int64_t microBatchSize = 1;
 };
@@ -242,9 +253,10 @@ std::string TableWriter::fingerprint() {
 std::string TableWriter::planHash(StringRef fingerprint) {
   std::string text = fingerprint.str();
   llvm::raw_string_ostream os(text);
-  for (Operation &op : module.getBody()->getOperations())
-    if (isa<PlanOp, EdgeOp, RankOp>(op))
-      os << op << '\n';
+  for (ModuleOp program : programs)
+    for (Operation &op : program.getBody()->getOperations())
+      if (isa<PlanOp, EdgeOp, RankOp>(op))
+        os << op << '\n';
   return hashText(text);
 }
 
@@ -290,10 +302,10 @@ TableWriter::Prefix TableWriter::frozenPrefix() {
           table(params.getArrayRef()), table(inputs.getArrayRef())};
 }
 
-void TableWriter::write(StringRef modelPath) {
-  ConstantBuilder::Table metadataTable = metadata(), paramTable = params(),
-                         fileTable = files(modelPath), inputTable = inputs(),
-                         outputTable = outputs(), layerTable = layers();
+/// The program of `module`, with what is shared.
+llvm::GlobalVariable *TableWriter::program(bool isStart) {
+  ConstantBuilder::Table inputTable = inputs(), outputTable = outputs(),
+                         layerTable = layers();
   PlanOp plan = *module.getOps<PlanOp>().begin();
   SmallVector<Constant *> ranks;
   for (RankOp rank : module.getOps<RankOp>())
@@ -301,7 +313,6 @@ void TableWriter::write(StringRef modelPath) {
   auto model = module.lookupSymbol<func::FuncOp>("model");
   auto lossKind = model.getResultAttrOfType<StringAttr>(0, "nn.loss");
   bool isSum = lossKind && lossKind.getValue() == "sum";
-  std::string print = fingerprint();
   auto predicted = [&](std::optional<APFloat> value) {
     return make.f64(value ? value->convertToDouble() : -1.0);
   };
@@ -310,16 +321,16 @@ void TableWriter::write(StringRef modelPath) {
   Constant *table =
       make.record({make.i32(MGQ_ABI_VERSION),
                    make.string(MGQ_VERSION),
-                   make.string(print),
-                   make.string(planHash(print)),
-                   make.string(modelPath),
+                   make.string(shared.fingerprint),
+                   make.string(shared.planHash),
+                   shared.modelPath,
                    make.string(pluginFolder()),
-                   metadataTable.data,
-                   metadataTable.count,
-                   paramTable.data,
-                   paramTable.count,
-                   fileTable.data,
-                   fileTable.count,
+                   shared.metadata.data,
+                   shared.metadata.count,
+                   shared.params.data,
+                   shared.params.count,
+                   shared.files.data,
+                   shared.files.count,
                    inputTable.data,
                    inputTable.count,
                    outputTable.data,
@@ -337,22 +348,66 @@ void TableWriter::write(StringRef modelPath) {
                    make.i32(plan.getReplicas()),
                    make.i32(plan.getMicroBatches()),
                    make.i32(microBatchSize),
+                   make.i32(module->hasAttr(kBySampleAttr)),
                    make.i32(isSum),
                    predicted(plan.getStepSeconds()),
                    predicted(plan.getBubble()),
                    make.array(ranks),
+                   shared.variants,
+                   make.i32(programs.size() > 1 ? programs.size() : 0),
                    make.function("mgq_adamw"),
                    make.function("mgq_sq_norm"),
                    make.function("mgq_accumulate")});
-  new llvm::GlobalVariable(target, table->getType(), /*isConstant=*/true,
-                           llvm::GlobalValue::ExternalLinkage, table,
-                           "mgq_program_table");
+  return new llvm::GlobalVariable(target, table->getType(), /*isConstant=*/true,
+                                  isStart ? llvm::GlobalValue::ExternalLinkage
+                                          : llvm::GlobalValue::PrivateLinkage,
+                                  table, isStart ? "mgq_program_table" : "");
+}
+
+/// `module` is the program to start with: a checkpoint's fingerprint follows
+/// it.
+void TableWriter::writeShared(size_t start, StringRef modelPath) {
+  module = programs[start];
+  shared.fingerprint = fingerprint();
+  shared.planHash = planHash(shared.fingerprint);
+  shared.modelPath = make.string(modelPath);
+  shared.metadata = metadata();
+  shared.params = params();
+  shared.files = files(modelPath);
+  shared.variants = make.null();
+}
+
+void TableWriter::write(size_t start, StringRef modelPath) {
+  writeShared(start, modelPath);
+  llvm::GlobalVariable *variants = nullptr;
+  if (programs.size() > 1) {
+    // Programs name it, and it names them.
+    auto *type =
+        llvm::ArrayType::get(shared.variants->getType(), programs.size());
+    variants = new llvm::GlobalVariable(target, type, /*isConstant=*/true,
+                                        llvm::GlobalValue::PrivateLinkage,
+                                        llvm::Constant::getNullValue(type));
+    shared.variants = variants;
+  }
+  SmallVector<Constant *> tables;
+  for (auto [i, program] : llvm::enumerate(programs)) {
+    module = program;
+    index.inputs.clear();
+    index.outputs.clear();
+    index.layers.clear();
+    microBatchSize = 1;
+    tables.push_back(this->program(i == start));
+  }
+  if (variants)
+    variants->setInitializer(llvm::ConstantArray::get(
+        cast<llvm::ArrayType>(variants->getValueType()), tables));
 }
 
 std::unique_ptr<llvm::Module> mgq::buildTables(llvm::LLVMContext &context,
-                                               ModuleOp module,
+                                               ArrayRef<ModuleOp> programs,
+                                               size_t start,
                                                StringRef modelPath) {
   auto target = std::make_unique<llvm::Module>("tables", context);
-  TableWriter(*target, module).write(modelPath);
+  TableWriter(*target, programs).write(start, modelPath);
   return target;
 }

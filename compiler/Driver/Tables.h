@@ -15,10 +15,11 @@ mgq_type typeCode(mlir::Type type);
 
 /// Builds the constant `mgq_program_table` of runtime/include/rt.h for the
 /// ranks of a module: an LLVM module of data only, which refers to the kernels
-/// by name. `modelPath` is where the model (and with it the weights) was found.
-std::unique_ptr<llvm::Module> buildTables(llvm::LLVMContext &context,
-                                          mlir::ModuleOp module,
-                                          llvm::StringRef modelPath);
+/// by name. Of several `programs` it is the one at `start`, which lists them.
+/// `modelPath` is where the model (and with it the weights) was found.
+std::unique_ptr<llvm::Module>
+buildTables(llvm::LLVMContext &context, llvm::ArrayRef<mlir::ModuleOp> programs,
+            size_t start, llvm::StringRef modelPath);
 
 } // namespace mgq
 

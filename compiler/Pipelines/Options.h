@@ -43,6 +43,9 @@ struct Options {
   std::string target = "cpu";
   std::string cpu = "native";
   int64_t microBatches = 1;
+  /// --micro-batches=MIN:MAX; 0: one number is given.
+  int64_t leastMicroBatches = 0, mostMicroBatches = 0;
+  int64_t globalBatch = 0; // samples a step; 0: not given
   std::string recompute = "auto";
 
   bool plan = false;        // print the plan and stop
@@ -60,6 +63,9 @@ struct Options {
 
   /// Bytes of each device that the planner leaves free, beside its estimates.
   int64_t reserveBytes = 0;
+
+  /// Schedule of the partition, in place of `schedule`; empty: that one.
+  std::string plannedSchedule;
 
   /// If not null, gets the planner's answer in phase `partition`.
   pipe::PlannedModel *planned = nullptr;

@@ -77,10 +77,12 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.ranks = options.ranks;
   plan.microBatches = options.microBatches;
   plan.chunks = options.chunks;
-  plan.schedule = options.schedule;
+  plan.schedule = options.plannedSchedule.empty() ? options.schedule
+                                                  : options.plannedSchedule;
   plan.partition = options.partition;
   plan.recompute = options.recompute;
   plan.frozen = options.frozen;
+  plan.overlap = options.overlap;
   plan.compression = options.compression;
   plan.splitPrefix = options.overlap && options.runAhead;
   plan.precision = options.precision;

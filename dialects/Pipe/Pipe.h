@@ -33,6 +33,9 @@ inline constexpr llvm::StringLiteral kChunkAttr = "pipe.chunk";
 inline constexpr llvm::StringLiteral kKeptAttr = "pipe.kept";
 /// On the module: why no cache of a frozen prefix can be kept.
 inline constexpr llvm::StringLiteral kNoCacheAttr = "pipe.no_cache";
+/// On a module with a plan: micro-batches are put together from single samples,
+/// not read as records.
+inline constexpr llvm::StringLiteral kBySampleAttr = "pipe.by_sample";
 
 } // namespace mgq::pipe
 

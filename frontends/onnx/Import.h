@@ -39,6 +39,19 @@ mlir::OwningOpRef<mlir::ModuleOp> importModel(mlir::MLIRContext *context,
                                               llvm::StringRef path,
                                               const ImportOptions &options);
 
+/// The leading dimension of a graph's inputs, which counts samples.
+struct SampleAxis {
+  std::string name; ///< Of the symbolic dimension; empty: it has a size.
+  int64_t size = 0;
+};
+
+/// Finds the leading dimension that all inputs of the graph in `path` share;
+/// `bound` holds sizes of symbolic ones (`--dim`). Reports inputs that have
+/// none, or another one than the first.
+mlir::FailureOr<SampleAxis>
+findSampleAxis(mlir::MLIRContext *context, llvm::StringRef path,
+               const llvm::StringMap<int64_t> &bound);
+
 /// Names of the ONNX operators that importModel knows, sorted.
 std::vector<llvm::StringRef> supportedOperators();
 

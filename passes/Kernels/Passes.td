@@ -147,4 +147,20 @@ def LowerMatmulPass : Pass<"kern-lower-matmul", "::mlir::ModuleOp"> {
   ];
 }
 
+def ShareKernelsPass : Pass<"kern-share-kernels", "::mlir::ModuleOp"> {
+  let summary = "Give the kernels of several programs distinct symbols, and each equal one once";
+  let description = [{
+    The module holds modules with @kernels of their own, for code that is linked
+    together. Functions of the module `first` keep their symbols. One of another
+    module that is equal, with all that it calls, becomes a declaration of that;
+    others get the name of their module as a suffix. What no kernel needs any
+    more is erased.
+  }];
+  let options = [
+    Option<"first", "first", "std::string", "\"\"",
+           "Name of the module whose functions keep their symbols (default: the first)">
+  ];
+  let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
+}
+
 #endif // MGQ_PASSES_KERNELS_PASSES_TD

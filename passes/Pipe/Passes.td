@@ -143,4 +143,14 @@ def CheckMessagesPass : Pass<"pipe-check-messages", "::mlir::ModuleOp"> {
   }];
 }
 
+def CheckVariantsPass : Pass<"pipe-check-variants", "::mlir::ModuleOp"> {
+  let summary = "Prove that a step may have any of several numbers of micro-batches";
+  let description = [{
+    The module holds one module with a plan for each number of micro-batches, in
+    ascending order. What a rank keeps from step to step must lie at the same
+    places in all of them: parameters, optimizer states, packed weights. Stages
+    and replicas must agree, too.
+  }];
+}
+
 #endif // MGQ_PASSES_PIPE_PASSES_TD

@@ -157,30 +157,19 @@ static bool hasFreeOrder(const Plan &plan) {
          plan.schedule == ScheduleKind::ZeroBubble;
 }
 
-/// Whether a rank takes a good part of its device's memory.
-static bool isMemoryPrecious(const Plan &plan, const Cluster &cluster) {
-  constexpr double kGoodPart = 0.4;
-  return llvm::any_of(plan.ranks, [&](const RankPlan &rank) {
-    int64_t has = cluster.devices[rank.device].memoryBytes;
-    return has > 0 && double(rank.memoryBytes()) > kGoodPart * double(has);
-  });
-}
-
 /// Lowers activations in flight while that costs no time to speak of: the list
-/// scheduler uses what memory there is. Where memory is precious, a little
-/// time.
-static void trimMemory(Plan &plan, bool isPrecious) {
-  constexpr double kNoTime = 5e-4, kLittleTime = 2e-2;
+/// scheduler uses what memory there is.
+static void trimMemory(Plan &plan) {
+  constexpr double kNoTime = 5e-4;
   double before = timeOf(plan, plan.simulation);
-  for (double part : {0.4, 0.55, 0.7, 0.85}) {
+  for (double share : {0.4, 0.55, 0.7, 0.85}) {
     std::vector<int64_t> limit;
     for (int rank = 0; rank < plan.stages; ++rank)
       limit.push_back(std::max(
           microBatchBytes(plan.problem, rank),
           int64_t(double(plan.simulation.ranks[rank].peakResidualBytes) *
-                  part)));
-    double share = isPrecious ? kLittleTime : kNoTime;
-    if (auto found = scheduleWithin(plan, limit, before * (1 + share)))
+                  share)));
+    if (auto found = scheduleWithin(plan, limit, before * (1 + kNoTime)))
       return takeSchedule(plan, std::move(limit), std::move(*found));
   }
 }
@@ -219,6 +208,15 @@ static double unevenness(const Plan &plan) {
     all += double(rank.memoryBytes());
   }
   return all > 0 ? most * double(plan.ranks.size()) / all : 1;
+}
+
+/// Whether a rank takes a good part of its device's memory.
+static bool isMemoryPrecious(const Plan &plan, const Cluster &cluster) {
+  constexpr double kGoodPart = 0.4;
+  return llvm::any_of(plan.ranks, [&](const RankPlan &rank) {
+    return double(rank.memoryBytes()) >
+           kGoodPart * double(cluster.devices[rank.device].memoryBytes);
+  });
 }
 
 /// Where one rank needs much more memory than the others, lowers activations in
@@ -398,7 +396,7 @@ Expected<Plan> mgq::planner::makePlan(const ModelCosts &model,
   if (!best)
     return error(failure);
   if (hasFreeOrder(*best)) {
-    trimMemory(*best, isMemoryPrecious(*best, cluster));
+    trimMemory(*best);
     fitSlots(*best, cluster);
     if (isMemoryPrecious(*best, cluster))
       balanceMemory(*best);

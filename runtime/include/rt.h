@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 9
+#define MGQ_ABI_VERSION 10
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -396,7 +396,10 @@ typedef struct mgq_program {
   int32_t replicas;
   int32_t micro_batches;    /* per step and replica */
   int32_t micro_batch_size; /* samples */
-  int32_t loss_is_sum;      /* 1: loss = sum / count; 0: a mean, no count */
+  /* 0: a record of the data is the input of one micro-batch; 1: it is one
+   * sample, and micro_batch_size of them are put together. */
+  int32_t by_sample;
+  int32_t loss_is_sum; /* 1: loss = sum / count; 0: a mean, no count */
   /* Of the planner's simulation; negative: none was made. Bubble: the share of
    * a step, up to its last backward, in which ranks wait. */
   double predicted_step_seconds;
@@ -404,11 +407,20 @@ typedef struct mgq_program {
 
   const mgq_rank *ranks; /* one per stage */
 
+  /* Programs for other numbers of micro-batches, this one among them, in
+   * ascending order; none: there is only this one. A run may change between
+   * steps: they have the same samples a step, stages, replicas, parameters and
+   * layers, and what outlives a step is at the same places. Activations are
+   * not, so the arena is as large as the largest needs. */
+  const struct mgq_program *const *variants;
+  int32_t variant_count;
+
   mgq_adamw_fn adamw;
   mgq_sq_norm_fn sq_norm;
   mgq_accumulate_fn accumulate;
 } mgq_program;
 
+/* The program that a run starts with. */
 extern const mgq_program mgq_program_table;
 
 /*===--- Called by generated code

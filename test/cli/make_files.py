@@ -63,9 +63,36 @@ def other_graph():
     return model
 
 
+def with_other_axis():
+    """A symbolic number of samples that is not that of all inputs."""
+    model = mlp.build(batch="batch")
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "labels"
+    return model
+
+
+def with_scalar():
+    """An input that has no samples."""
+    model = mlp.build(batch="batch")
+    model.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, []))
+    model.graph.node.append(helper.make_node("Mul", ["loss", "scale"], ["scaled"]))
+    model.graph.output[0].name = "scaled"
+    return model
+
+
+def with_own_loss():
+    """A loss that is not recognised as a mean cross-entropy."""
+    model = mlp.build(batch="batch")
+    model.graph.node.append(helper.make_node("Mul", ["loss", "loss"], ["square"]))
+    model.graph.output[0].name = "square"
+    return model
+
+
 def write_models(root):
     onnx.save(mlp.build(), root / "good.onnx")
     onnx.save(mlp.build(batch="batch"), root / "symbolic.onnx")
+    onnx.save(with_other_axis(), root / "axes.onnx")
+    onnx.save(with_scalar(), root / "scalar.onnx")
+    onnx.save(with_own_loss(), root / "own-loss.onnx")
     onnx.save(with_positions(), root / "positions.onnx")
     onnx.save(with_output("logits", TensorProto.FLOAT, [2, 4, 16]), root / "tensor.onnx")
     onnx.save(with_output("rounded", TensorProto.INT64, []), root / "integer.onnx")
@@ -101,6 +128,7 @@ def write_data(root):
     cases = {
         "good": good,
         "rows": {k: v.reshape(-1, 4) for k, v in good.items()},
+        "seven": {k: v.reshape(-1, 4)[:7] for k, v in good.items()},
         "key": {"tokens": tokens, "label": labels},
         "shape": {"tokens": tokens[:, :, :3], "labels": labels},
         "type": {"tokens": tokens.astype(np.int32), "labels": labels},

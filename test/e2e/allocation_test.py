@@ -6,9 +6,15 @@ fifty more steps must add none, also on three ranks that are threads. All runs l
 shuffle anew each epoch and clip.
 """
 
+import itertools
+import json
 import os
 
+import onnx
 from harness import DATA, LORA, Test
+
+import mlp  # harness adds its folder to the path
+import st
 
 MODELS = {"a1": LORA, "a9": "query_tokens,visual_encoder.encoder.layers.1.*,llm_proj.*"}
 
@@ -31,6 +37,21 @@ def main():
         )  # fmt: skip
         return int(report.read_text())
 
+    # Each step has another number of micro-batches than the one before.
+    numbers = itertools.cycle((1, 4, 2))
+    lines = [{"step": i, "micro_batches": next(numbers)} for i in range(1, 161)]
+    replay = test.work / "replay.jsonl"
+    replay.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    onnx.save(mlp.build(batch="batch"), test.work / "mlp.onnx")
+    st.write(test.work / "mlp.st", {k: v.reshape(-1, 4) for k, v in mlp.data(9).items()})
+    executable = test.compile(
+        test.work / "mlp.onnx", mlp.TRAINABLE, "--micro-batches=1:4", "--global-batch=4",
+        "--stages=2", name="adaptive",
+    )  # fmt: skip
+    few, many = (
+        count(executable, test.work / "mlp.st", steps, "--replay", replay) for steps in (110, 160)
+    )
+    test.check(few == many, f"changes: {few} calls in 110 steps, {many} in 160")
     for model, stages, replicas in (("a1", 1, 1), ("a9", 1, 1), ("a1", 3, 1), ("a1", 2, 2)):
         what = f"{model} on {stages} x {replicas}"
         executable = test.compile(

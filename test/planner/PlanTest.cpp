@@ -273,26 +273,6 @@ TEST(Plan, EarlyRanksExchangeEarly) {
   EXPECT_NEAR(result.syncSeconds, 2, 1e-9);
 }
 
-// Where a plan takes a good part of a device, activations in flight are lowered
-// while that costs at most 2 % of time; where memory has no end they are not.
-TEST(Plan, TrimsActivationsWhereMemoryIsPrecious) {
-  PlanRequest request = pipelineOf(4, 32);
-  request.schedule = ScheduleKind::Interleaved;
-  request.chunksPerRank = 2;
-  Cluster roomy = devices(4, 14 * kGiB, {0.01, 1e6});
-  Cluster endless = devices(4, 0, {0.01, 1e6});
-  Plan trimmed = plan(chain(16), roomy, request);
-  Plan free = plan(chain(16), endless, request);
-  auto most = [](const Plan &plan) {
-    int64_t bytes = 0;
-    for (const RankPlan &rank : plan.ranks)
-      bytes = std::max(bytes, rank.memoryBytes());
-    return bytes;
-  };
-  EXPECT_LT(most(trimmed), most(free));
-  EXPECT_LE(trimmed.stepSeconds, free.stepSeconds * 1.08);
-}
-
 TEST(Plan, ForcedCuts) {
   PlanRequest request = pipelineOf(2, 4);
   request.cuts = {3};

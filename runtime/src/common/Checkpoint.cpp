@@ -226,6 +226,34 @@ static void publish(const fs::path &temporary, const fs::path &final) {
   fail("cannot write '{}': {}", final.string(), errorText(errno));
 }
 
+static nlohmann::ordered_json adaptJson(const AdaptState &state) {
+  nlohmann::ordered_json json = {{"micro_batches", state.count},
+                                 {"window_steps", state.steps},
+                                 {"busy_seconds", state.busy},
+                                 {"span_seconds", state.span},
+                                 {"samples", state.samples},
+                                 {"samples_per_busy_second", state.rateBefore},
+                                 {"rejected", nlohmann::json::array()}};
+  for (const AdaptState::Rejection &rejection : state.rejected)
+    json["rejected"].push_back(
+        {{"micro_batches", rejection.count}, {"windows", rejection.windows}});
+  return json;
+}
+
+static AdaptState parseAdapt(const nlohmann::json &json) {
+  AdaptState state;
+  state.count = json.at("micro_batches");
+  state.steps = json.at("window_steps");
+  state.busy = json.at("busy_seconds");
+  state.span = json.at("span_seconds");
+  state.samples = json.at("samples");
+  state.rateBefore = json.at("samples_per_busy_second");
+  for (const nlohmann::json &rejection : json.at("rejected"))
+    state.rejected.push_back(
+        {rejection.at("micro_batches"), rejection.at("windows")});
+  return state;
+}
+
 static nlohmann::ordered_json stateJson(const mgq_program &program,
                                         const TrainerState &state) {
   nlohmann::ordered_json json;
@@ -246,6 +274,8 @@ static nlohmann::ordered_json stateJson(const mgq_program &program,
   json["shuffle"] = state.shuffle;
   json["records"] = state.records;
   json["micro_batches"] = state.microBatches;
+  if (state.adapt.count)
+    json["adaptive"] = adaptJson(state.adapt);
   return json;
 }
 
@@ -409,6 +439,8 @@ static TrainerState parseState(const std::string &path,
     state.shuffle = json.at("shuffle");
     state.records = json.at("records");
     state.microBatches = json.at("micro_batches");
+    if (json.contains("adaptive"))
+      state.adapt = parseAdapt(json["adaptive"]);
     if (state.step < 0 || state.updates < 0 || state.updates > state.step)
       fail("'{}' is damaged: step {}, updates {}", path, state.step,
            state.updates);

@@ -9,6 +9,7 @@
 #ifndef MGQ_RUNTIME_COMMON_CHECKPOINT_H
 #define MGQ_RUNTIME_COMMON_CHECKPOINT_H
 
+#include "runtime/src/common/Adapt.h"
 #include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/common/LossScale.h"
 #include "runtime/src/common/Safetensors.h"
@@ -33,6 +34,8 @@ struct TrainerState {
   int64_t records = 0;
   int64_t microBatches = 0;
   double epoch = 0; ///< For readers.
+
+  AdaptState adapt; ///< Number 0: micro-batches do not adapt.
 };
 
 /// Writes output/checkpoint-STEP and removes the oldest beyond `limit` (0: all

@@ -68,6 +68,10 @@ void Chief::stepped(const StepRecord &record, double bubble) {
     line.add("loss_scale", record.lossScale);
   if (record.skipped)
     line.add("skipped", record.skipped);
+  if (record.microBatches)
+    line.add("micro_batches", record.microBatches);
+  isChange = record.microBatches != loggedMicroBatches;
+  loggedMicroBatches = record.microBatches;
   progress->step(record, record.step % options.loggingSteps == 0);
 }
 
@@ -88,7 +92,8 @@ void Chief::evaluated(int64_t step, const Evaluation &evaluation,
 
 void Chief::logStep(int64_t step, bool wasEvaluated) {
   std::string_view text = line.finish();
-  if (step % options.loggingSteps == 0 || wasEvaluated)
+  // Each change is in the log, so that it can be replayed.
+  if (step % options.loggingSteps == 0 || wasEvaluated || isChange)
     log.write(text);
 }
 
@@ -107,11 +112,11 @@ static std::string timesText(const mgq_program &program, double seconds,
   return text;
 }
 
-void Chief::close(const TrainerState &state) {
+void Chief::close(const mgq_program &last, const TrainerState &state) {
   log.sync();
   // One rank waits for nobody: its steps have no bubble to tell of.
   if (rankCount(program) > 1 && seconds.count() > 0 && bubbles.count() > 0)
-    progress->note(timesText(program, seconds.median(), bubble()));
+    progress->note(timesText(last, seconds.median(), bubble()));
   progress.reset();
   if (state.emptySteps || state.nonfiniteSteps)
     printError("note: {} steps had no valid target, {} were skipped for "

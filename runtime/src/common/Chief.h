@@ -51,13 +51,18 @@ public:
   /// Ends the bar's line: an error follows.
   void endBar() { progress.reset(); }
 
-  /// The end of a run: the bar is closed, notes are printed.
-  void close(const TrainerState &state);
+  /// A line about the run, above the bar.
+  void note(const std::string &text) { progress->note(text); }
+
+  /// The end of a run: the bar is closed, notes are printed. `last`: the
+  /// program of the last step.
+  void close(const mgq_program &last, const TrainerState &state);
 
   /// Reports, from what the ranks say of themselves (see RankReport).
-  void writeSummary(const TrainerState &state,
+  void writeSummary(const mgq_program &last, const TrainerState &state,
                     const std::vector<std::string> &ranks) const;
-  void writeProfile(const std::vector<std::string> &ranks) const;
+  void writeProfile(const mgq_program &last,
+                    const std::vector<std::string> &ranks) const;
 
 private:
   void checkOutputs() const;
@@ -69,6 +74,8 @@ private:
   JsonLine line;
   std::optional<Progress> progress;
   StepNumbers seconds, bubbles;
+  int64_t loggedMicroBatches = 0;
+  bool isChange = false; ///< Of it, in the running line.
   std::optional<Evaluation> lastEvaluation;
   std::vector<int32_t> scalarOutputs;
 };

@@ -41,6 +41,9 @@ public:
   /// hold from now on. Otherwise the old ones do.
   void commit();
 
+  /// Goes on with another program's residuals, which are at the same places.
+  void follow(const CompressedGradients &other) { current = other.current; }
+
   /// The collective of a bucket, or null: it is not compressed. It sends f32 in
   /// steps that do not compress. Throws Error if there is too little room.
   std::unique_ptr<Collective> makeAllReduce(const Bucket &bucket,

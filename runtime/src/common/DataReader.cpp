@@ -130,6 +130,17 @@ void DataReader::open(const std::string &path) {
   recordCount += std::max<int64_t>(part.records, 0);
 }
 
+/// The shape of an input in one record.
+Shape DataReader::recordShape(const mgq_input &input) const {
+  Shape shape = shapeOf(input.tensor);
+  if (!program.by_sample)
+    return shape;
+  if (shape.empty() || shape[0] != program.micro_batch_size)
+    fail("the program's tables are damaged: input '{}'", input.name);
+  shape[0] = 1;
+  return shape;
+}
+
 void DataReader::openInput(Part &part, const mgq_input &input) {
   if (randomOpOf(input) >= 0) {
     part.columns.push_back({});
@@ -144,12 +155,18 @@ void DataReader::openInput(Part &part, const mgq_input &input) {
     fail("'{}' has no tensor '{}', an input of the model; it has: {}", path,
          input.name, fmt::join(nearestNames(input.name, names, 8), ", "));
   }
-  Shape wanted = shapeOf(input.tensor);
+  Shape wanted = recordShape(input);
   bool image = view->type == MGQ_U8 && input.tensor.type == MGQ_F32;
   if (view->type != input.tensor.type && !image)
     fail("'{}': input '{}' has type {}, expected {}", path, input.name,
          typeName(view->type), typeName(input.tensor.type));
   std::optional<int64_t> records = recordsOf(view->shape, wanted);
+  if (!records && program.by_sample)
+    fail("'{}': input '{}' has shape {}, expected single samples: a leading "
+         "axis of any size before {}; this program cuts steps into "
+         "micro-batches itself",
+         path, input.name, shapeText(view->shape),
+         shapeText({wanted.begin() + 1, wanted.end()}));
   if (!records) {
     std::string rows =
         wanted.empty()
@@ -172,7 +189,7 @@ void DataReader::openInput(Part &part, const mgq_input &input) {
 
 /// Makes the table of a U8 image input.
 void DataReader::openImage(Part &part, const mgq_input &input, Column &column) {
-  Shape shape = shapeOf(input.tensor);
+  Shape shape = recordShape(input);
   std::vector<float> mean = channelNumbers(part.file, input, ".mean");
   std::vector<float> deviation = channelNumbers(part.file, input, ".std");
   const std::vector<float> &longer =
@@ -304,12 +321,12 @@ uint64_t DataReader::hash(int64_t record, int32_t input, uint64_t hash) const {
 }
 
 RecordOrder::RecordOrder(int64_t records, int64_t perStep, bool shuffle,
-                         uint64_t seed)
+                         uint64_t seed, const char *units)
     : perStep(perStep), epochSteps(records / perStep), shuffle(shuffle),
       seed(seed) {
   if (records < perStep)
-    fail("the data has {} records, fewer than the {} micro-batches of a step",
-         records, perStep);
+    fail("the data has {} records, fewer than the {} {} of a step", records,
+         perStep, units);
   if (records > UINT32_MAX)
     fail("the data has {} records, at most {} are supported", records,
          UINT32_MAX);

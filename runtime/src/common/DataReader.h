@@ -3,7 +3,8 @@
 //
 // A record is one micro-batch's input. Files hold each input of the model as a
 // tensor with a leading axis of records, or with a leading axis of samples, of
-// which consecutive ones form a record.
+// which consecutive ones form a record. Programs that put micro-batches together
+// themselves (mgq_program.by_sample) have records of one sample.
 //
 //===----------------------------------------------------------------------===//
 #ifndef MGQ_RUNTIME_COMMON_DATAREADER_H
@@ -13,6 +14,15 @@
 #include <memory>
 
 namespace mgq::rt {
+
+/// The records that make up a micro-batch, in order.
+struct RecordList {
+  const int64_t *records;
+  int32_t count;
+
+  const int64_t *begin() const { return records; }
+  const int64_t *end() const { return records + count; }
+};
 
 class DataReader {
 public:
@@ -31,7 +41,7 @@ public:
   /// Lets the inputs of a record come from the disk meanwhile.
   void prefetch(int64_t record) const;
 
-  /// Copies input `input` of a record to `target` (the input's bytes).
+  /// Copies input `input` of a record to `target`.
   /// Normalises U8 images, makes booleans 0 or 1. Allocates nothing. What was
   /// read does not stay in the process, however large the files.
   void load(int64_t record, int32_t input, std::byte *target) const;
@@ -57,6 +67,7 @@ private:
   };
 
   void open(const std::string &path);
+  Shape recordShape(const mgq_input &input) const;
   void openInput(Part &part, const mgq_input &input);
   void openImage(Part &part, const mgq_input &input, Column &column);
   bool isImageKey(const std::string &key) const;
@@ -74,9 +85,10 @@ private:
 /// epoch. Allocates nothing after construction.
 class RecordOrder {
 public:
-  /// `perStep`: records of a global batch. Throws Error if there are fewer
-  /// records, or more than 2^32 - 1.
-  RecordOrder(int64_t records, int64_t perStep, bool shuffle, uint64_t seed);
+  /// `perStep`: records of a global batch, each one of `units`. Throws Error if
+  /// there are fewer records, or more than 2^32 - 1.
+  RecordOrder(int64_t records, int64_t perStep, bool shuffle, uint64_t seed,
+              const char *units = "micro-batches");
 
   int64_t stepsPerEpoch() const { return epochSteps; }
 

@@ -2,10 +2,11 @@
 
 #include "runtime/src/common/Evaluate.h"
 #include <algorithm>
+#include <numeric>
 
 using namespace mgq::rt;
 
-// Records of a replica between two gathers.
+// Micro-batches of a replica between two gathers.
 static constexpr int64_t blockRounds = 256;
 
 /// The single element of an output.
@@ -58,13 +59,17 @@ Evaluator::Evaluator(const RankView &view, bool byTokens, Executor &executor,
                              slots, output.name);
   }
   width = 2 + static_cast<int64_t>(scalars.size());
+  records.resize(recordsPerMicroBatch(program));
 }
 
-void Evaluator::runRecord(const DataReader &data, int64_t record,
-                          double *values) {
+void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
+                              double *values) {
+  std::iota(records.begin(), records.end(),
+            number * static_cast<int64_t>(records.size()));
+  RecordList micro{records.data(), static_cast<int32_t>(records.size())};
   values[1] = 1;
   if (program.loss_is_sum) {
-    executor.load(*count, data, record, RandomKey());
+    executor.load(*count, data, micro, RandomKey());
     executor.run(*count, Phase::Count, -1);
     values[1] = static_cast<double>(*countPlace);
   }
@@ -73,7 +78,7 @@ void Evaluator::runRecord(const DataReader &data, int64_t record,
     if (entry.op->kind == MGQ_OP_SEND || entry.op->kind == MGQ_OP_RECEIVE) {
       ops.begin(entry);
     } else if (entry.op->kind == MGQ_OP_EVALUATE) {
-      executor.load(*entry.runnable, data, record, RandomKey());
+      executor.load(*entry.runnable, data, micro, RandomKey());
       executor.run(*entry.runnable, Phase::Evaluate, -1);
       if (entry.loss)
         values[0] = static_cast<double>(*entry.loss);
@@ -87,8 +92,8 @@ void Evaluator::runRecord(const DataReader &data, int64_t record,
       values[2 + i] = scalarValue(program.outputs[scalars[i]], scalarAt[i]);
 }
 
-/// Adds a record from the values of the ranks of its replica.
-void Evaluator::addRecord(const double *ofReplica, int64_t round,
+/// Adds a micro-batch from the values of the ranks of its replica.
+void Evaluator::addMicroBatch(const double *ofReplica, int64_t round,
                           Evaluation &sum) {
   auto valueOf = [&](int32_t stage, int64_t value) {
     return ofReplica[(stage * blockRounds + round) * width + value];
@@ -104,27 +109,26 @@ void Evaluator::addRecord(const double *ofReplica, int64_t round,
 Evaluation Evaluator::run(const DataReader &data) {
   Evaluation result{0, std::vector<double>(scalars.size())};
   int64_t size = blockRounds * width, replicas = program.replicas;
+  int64_t total = data.records() / static_cast<int64_t>(records.size());
   block.resize(size);
   allBlocks.resize(size * group.size());
   weight = 0;
-  int64_t blockRecords = blockRounds * replicas;
-  for (int64_t begin = 0; begin < data.records(); begin += blockRecords) {
-    int64_t end = std::min(data.records(), begin + blockRecords);
+  int64_t perBlock = blockRounds * replicas;
+  for (int64_t begin = 0; begin < total; begin += perBlock) {
+    int64_t end = std::min(total, begin + perBlock);
     std::fill(block.begin(), block.end(), 0.0);
-    for (int64_t record = begin + view.replica; record < end;
-         record += replicas)
-      runRecord(data, record,
-                block.data() + (record - begin) / replicas * width);
+    for (int64_t i = begin + view.replica; i < end; i += replicas)
+      runMicroBatch(data, i, block.data() + (i - begin) / replicas * width);
     group.allGather(block.data(), size * static_cast<int64_t>(sizeof(double)),
                     allBlocks.data());
-    for (int64_t record = begin; record < end; ++record)
-      addRecord(allBlocks.data() +
-                    (record - begin) % replicas * program.stages * size,
-                (record - begin) / replicas, result);
+    for (int64_t i = begin; i < end; ++i)
+      addMicroBatch(allBlocks.data() +
+                        (i - begin) % replicas * program.stages * size,
+                    (i - begin) / replicas, result);
   }
   if (weight != 0)
     result.loss /= weight;
   for (double &scalar : result.scalars)
-    scalar /= static_cast<double>(data.records());
+    scalar /= static_cast<double>(total);
   return result;
 }

@@ -7,16 +7,16 @@
 
 namespace mgq::rt {
 
-/// Means over the records of a data set.
+/// Means over the micro-batches of a data set.
 struct Evaluation {
   double loss = 0;
   std::vector<double> scalars; ///< Of Evaluator's scalar outputs, in order.
 };
 
-/// Runs the evaluate ops record after record, replicas in turns. Stages follow
-/// each other through their messages only, so they work on different records.
-/// Values meet once a block of records and are summed in record order, whatever
-/// the number of ranks.
+/// Runs the evaluate ops micro-batch after micro-batch (of consecutive records),
+/// replicas in turns. Stages follow each other through their messages only, so
+/// they work on different ones. Values meet once a block of micro-batches and are
+/// summed in their order, whatever the number of ranks.
 class Evaluator {
 public:
   Evaluator(const RankView &view, bool byTokens, Executor &executor,
@@ -29,8 +29,8 @@ public:
   const std::vector<int32_t> &scalarOutputs() const { return scalars; }
 
 private:
-  void runRecord(const DataReader &data, int64_t record, double *values);
-  void addRecord(const double *ofReplica, int64_t round, Evaluation &sum);
+  void runMicroBatch(const DataReader &data, int64_t number, double *values);
+  void addMicroBatch(const double *ofReplica, int64_t round, Evaluation &sum);
 
   const RankView &view;
   const mgq_program &program;
@@ -44,7 +44,8 @@ private:
   std::vector<int32_t> scalars;            ///< Outputs.
   std::vector<int32_t> scalarRanks;        ///< Which has each, in a replica.
   std::vector<const std::byte *> scalarAt; ///< Where, or null.
-  int64_t width; ///< Values of a record: loss, count, scalars.
+  std::vector<int64_t> records; ///< Of the micro-batch that runs.
+  int64_t width; ///< Values of a micro-batch: loss, count, scalars.
   std::vector<double> block, allBlocks;
   double weight = 0;
 };

@@ -49,6 +49,9 @@ FrozenCache::FrozenCache(const RankView &view, const Options &options,
   if (!program.prefix_code)
     throw CommonError(fmt::format(
         "--cache-frozen: there is nothing to keep: {}", program.prefix_fault));
+  if (program.by_sample || variantsOf(program).size() > 1)
+    throw CommonError("not supported yet: --cache-frozen with "
+                      "--micro-batches=MIN:MAX; supported: --micro-batches=N");
   for (int32_t stage = 0; stage < program.stages; ++stage)
     for (int32_t i = 0; i < program.ranks[stage].op_count; ++i)
       ahead |= program.ranks[stage].ops[i].ahead != 0;

@@ -18,8 +18,9 @@ struct StepRecord {
   double learningRate;
   int64_t samples;
   double stepSeconds;
-  double lossScale;    ///< The factor that the step used; 0: none.
-  const char *skipped; ///< What was not finite; null: nothing was skipped.
+  double lossScale;     ///< The factor that the step used; 0: none.
+  const char *skipped;  ///< What was not finite; null: nothing was skipped.
+  int64_t microBatches; ///< Where their number may change; else 0.
 };
 
 /// A line of JSON in a fixed buffer. Numbers print to round-trip; those that

@@ -49,7 +49,7 @@ public:
   void waitAll();
 
   /// All runs together.
-  SentBytes &sent() { return sentBytes; }
+  const SentBytes &sent() const { return sentBytes; }
 
 private:
   void prepare(Entry &entry);

@@ -13,9 +13,7 @@ namespace {
 struct RawOptions {
   std::string shuffle = "on", schedule = "constant", clip = "0";
   std::string reduction, lossScale = "off", nonfinite;
-  std::string replay;
   std::vector<std::string> noDecay, learningRateOf;
-  int64_t adaptEvery = 0;
 };
 } // namespace
 
@@ -94,8 +92,13 @@ static void addOptimizerOptions(CLI::App &app, Options &o, RawOptions &raw) {
                  "first steps whose gradients are sent as f32, where the "
                  "program compresses them (100)")
       ->type_name("N");
-  app.add_option("--adapt-every", raw.adaptEvery, "adaptive micro-batches");
-  app.add_option("--replay", raw.replay, "replay adaptive micro-batches");
+  app.add_option("--adapt-every", o.adaptEvery,
+                 "steps after which the number of micro-batches may change, "
+                 "where several were compiled (200); 0: never")
+      ->type_name("N");
+  app.add_option("--replay", o.replay,
+                 "numbers of micro-batches as in this log of an earlier run")
+      ->type_name("FILE.jsonl");
   app.add_option("--cache-frozen", o.cacheFrozen,
                  "keep what the frozen prefix gives for each record, in a "
                  "folder of files or in memory")
@@ -195,10 +198,6 @@ static void parseLossScale(const std::string &text, Options &o) {
 }
 
 static void parseRaw(const RawOptions &raw, Options &o) {
-  if (raw.adaptEvery)
-    fail("not supported yet: --adapt-every");
-  if (!raw.replay.empty())
-    fail("not supported yet: --replay");
   o.shuffle = raw.shuffle == "on";
   parseLossScale(raw.lossScale, o);
   o.skipNonfinite = raw.nonfinite.empty()
@@ -257,6 +256,8 @@ static void checkOptions(const Options &o) {
              1e9);
   checkRange("--logging-steps", static_cast<double>(o.loggingSteps), 1, 1e15);
   checkRange("--eval-steps", static_cast<double>(o.evalSteps), 0, 1e15);
+  checkRange("--adapt-every", static_cast<double>(o.adaptEvery.value_or(0)), 0,
+             1e15);
   checkRange("--threads", o.threads, 0, 1024);
   checkRange("--timeout", o.timeoutSeconds, 0, huge);
   checkRange("--cache-limit", static_cast<double>(o.cacheLimit), 0, 1e18);

@@ -44,6 +44,8 @@ struct Options {
   LossScaleKind lossScale = LossScaleKind::Off;
   double lossScaleValue = 0; ///< Of a static scale.
   bool skipNonfinite = false;
+  std::optional<int64_t> adaptEvery; ///< Steps of a window; 0: never.
+  std::string replay;
   int64_t compressionWarmup = 100; ///< Steps.
   std::string cacheFrozen;         ///< "memory" or a folder; empty: no cache.
   int64_t cacheLimit = int64_t{16} << 30; ///< Bytes.

@@ -8,6 +8,26 @@
 
 using namespace mgq::rt;
 
+/// Programs that take turns have the same samples and ranks.
+static void checkVariants(const mgq_program &program) {
+  int32_t before = 0;
+  bool isListed = program.variant_count == 0;
+  for (const mgq_program *variant : variantsOf(program)) {
+    isListed |= variant == &program;
+    if (variant->micro_batches <= before ||
+        variant->stages != program.stages ||
+        variant->replicas != program.replicas ||
+        variant->by_sample != program.by_sample ||
+        samplesPerStep(*variant) != samplesPerStep(program) ||
+        variant->param_count != program.param_count)
+      fail("the program's tables are damaged: {} micro-batches of {} samples",
+           variant->micro_batches, variant->micro_batch_size);
+    before = variant->micro_batches;
+  }
+  if (!isListed)
+    fail("the program's tables are damaged: the program to start with");
+}
+
 const mgq_program &mgq::rt::checkProgram(const mgq_program &program) {
   if (program.abi_version != MGQ_ABI_VERSION)
     fail("the program was made for version {} of the runtime, this is {}; "
@@ -26,7 +46,24 @@ const mgq_program &mgq::rt::checkProgram(const mgq_program &program) {
            "{}",
            program.params[i].name, program.params[i].owner);
   lossStage(program);
+  checkVariants(program);
   return program;
+}
+
+std::vector<const mgq_program *>
+mgq::rt::variantsOf(const mgq_program &program) {
+  if (program.variant_count == 0)
+    return {&program};
+  return {program.variants, program.variants + program.variant_count};
+}
+
+const mgq_rank &mgq::rt::largestTables(const mgq_program &program,
+                                       int32_t stage) {
+  const mgq_rank *largest = &program.ranks[stage];
+  for (const mgq_program *variant : variantsOf(program))
+    if (variant->ranks[stage].arena_bytes > largest->arena_bytes)
+      largest = &variant->ranks[stage];
+  return *largest;
 }
 
 std::vector<int32_t> mgq::rt::trainableParams(const mgq_program &program) {

@@ -16,6 +16,27 @@ inline int32_t rankCount(const mgq_program &program) {
   return program.stages * program.replicas;
 }
 
+/// Records of the data that make up a micro-batch.
+inline int32_t recordsPerMicroBatch(const mgq_program &program) {
+  return program.by_sample ? program.micro_batch_size : 1;
+}
+
+/// The same of a step, and samples of a step, all replicas together.
+inline int64_t recordsPerStep(const mgq_program &program) {
+  return int64_t{program.micro_batches} * program.replicas *
+         recordsPerMicroBatch(program);
+}
+inline int64_t samplesPerStep(const mgq_program &program) {
+  return int64_t{program.micro_batches} * program.replicas *
+         program.micro_batch_size;
+}
+
+/// The programs that a run may change between, at least the one given.
+std::vector<const mgq_program *> variantsOf(const mgq_program &program);
+
+/// A stage's tables in the program whose arena is the largest.
+const mgq_rank &largestTables(const mgq_program &program, int32_t stage);
+
 /// A rank of a program: rank = replica * stages + stage.
 struct RankView {
   RankView(const mgq_program &program, int32_t index)

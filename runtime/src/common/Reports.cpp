@@ -14,7 +14,8 @@ std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
                                const CommunicationTime &communication,
                                double dataSeconds, int threads,
                                int64_t cacheHits) {
-  const mgq_memory &memory = view.tables.memory;
+  const mgq_rank &largest = largestTables(view.program, view.stage);
+  const mgq_memory &memory = largest.memory;
   ordered_json bytes;
   for (int32_t traffic :
        {MGQ_TRAFFIC_ACTIVATION, MGQ_TRAFFIC_GRADIENT, MGQ_TRAFFIC_PARAMETER})
@@ -23,7 +24,7 @@ std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
                        {"stage", view.stage},
                        {"replica", view.replica},
                        {"threads", threads},
-                       {"planned_bytes", view.tables.arena_bytes},
+                       {"planned_bytes", largest.arena_bytes},
                        {"peak_bytes", peakBytes},
                        {"memory",
                         {{"weights", memory.weights},
@@ -106,11 +107,10 @@ static ordered_json shareOf(const ordered_json &ranks, const char *part) {
   return all > 0 ? ordered_json(sum / all) : ordered_json();
 }
 
-void Chief::writeSummary(const TrainerState &state,
+void Chief::writeSummary(const mgq_program &last, const TrainerState &state,
                          const std::vector<std::string> &texts) const {
   ordered_json ranks = parseRanks(texts);
-  double samples = static_cast<double>(seconds.count()) * program.replicas *
-                   program.micro_batches * program.micro_batch_size;
+  double samples = static_cast<double>(seconds.count() * samplesPerStep(last));
   int64_t flops = 0;
   for (const ordered_json &rank : ranks)
     flops += rank["step_flops"].get<int64_t>();
@@ -120,15 +120,16 @@ void Chief::writeSummary(const TrainerState &state,
       {"steps_run", seconds.count()},
       {"samples_per_second", seconds.sum() > 0 ? samples / seconds.sum() : 0.0},
       {"step_seconds", seconds.median()},
-      {"predicted_step_seconds", numberOrNull(program.predicted_step_seconds)},
+      {"predicted_step_seconds", numberOrNull(last.predicted_step_seconds)},
       {"bubble", measured ? ordered_json(bubble()) : ordered_json()},
-      {"predicted_bubble", numberOrNull(program.predicted_bubble)},
+      {"predicted_bubble", numberOrNull(last.predicted_bubble)},
       {"hidden_communication", shareOf(ranks, "hidden_seconds")},
       {"largest_hidden_communication",
        shareOf(ranks, "largest_hidden_seconds")},
       {"schedule", program.schedule ? program.schedule : ""},
       {"stages", program.stages},
       {"replicas", program.replicas},
+      {"micro_batches", last.micro_batches},
       {"step_flops", flops},
       {"empty_steps", state.emptySteps},
       {"nonfinite_steps", state.nonfiniteSteps},
@@ -143,9 +144,10 @@ void Chief::writeSummary(const TrainerState &state,
   writeText(options.summary, json.dump(2) + "\n");
 }
 
-void Chief::writeProfile(const std::vector<std::string> &texts) const {
+void Chief::writeProfile(const mgq_program &last,
+                         const std::vector<std::string> &texts) const {
   ordered_json ranks = parseRanks(texts);
-  ordered_json json = {{"micro_batch_size", program.micro_batch_size},
+  ordered_json json = {{"micro_batch_size", last.micro_batch_size},
                        {"threads", ranks[0]["threads"]},
                        {"step_seconds", seconds.median()},
                        {"ranks", ranks}};

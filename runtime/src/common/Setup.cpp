@@ -67,6 +67,7 @@ static std::vector<Agreed> agreedOptions(const Options &o) {
       agreed("--loss-scale", fmt::format("{} {}", static_cast<int>(o.lossScale),
                                          o.lossScaleValue)),
       agreed("--on-nonfinite", o.skipNonfinite),
+      agreed("--adapt-every", o.adaptEvery.value_or(-1)),
       agreed("--compression-warmup", o.compressionWarmup),
       agreed("--cache-frozen", o.cacheFrozen.empty()       ? 0
                                : o.cacheFrozen == "memory" ? 1
@@ -120,7 +121,7 @@ Orders mgq::rt::ordersOf(const Options &options) {
   return {!options.resume.empty(),  !options.outputDir.empty(),
           !options.trace.empty(),   !options.profile.empty(),
           !options.summary.empty(), !options.dumpGradients.empty(),
-          options.saveSteps};
+          !options.replay.empty(),  options.saveSteps};
 }
 
 /// This rank's clock against rank 0's: all leave a gather at the same time,

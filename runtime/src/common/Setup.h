@@ -21,7 +21,7 @@ void checkSameData(const DataReader &data, const char *option, Group &group);
 
 /// Rank 0's options about files that it alone reads and writes.
 struct Orders {
-  bool resume, save, trace, profile, summary, gradients;
+  bool resume, save, trace, profile, summary, gradients, replay;
   int64_t saveSteps;
 };
 Orders ordersOf(const Options &options);

@@ -36,6 +36,7 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
       compressed(view, parts.arena, parts.group),
       reducer(view, parts.executor, parts.group, parts.trace, &times,
               &compressed),
+      slowdown(view),
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace, &reducer, &times),
       compressionWarmup(options.compressionWarmup),
@@ -56,6 +57,7 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
   results.resize(trained + program.micro_batches + 3);
   allResults.resize(ranks * results.size());
   norms.resize(trained);
+  records.resize(recordsPerMicroBatch(program));
   for (int32_t param : trainableParams(program))
     owners.push_back(program.params[param].owner);
   hasAhead =
@@ -103,10 +105,13 @@ RandomKey StepRunner::keyOf(const StepInput &input, int32_t microBatch) const {
   return {seed, input.step, before * program.micro_batch_size, false};
 }
 
-int64_t StepRunner::recordOf(const StepInput &input, int32_t microBatch,
-                             RecordOrder &order) const {
-  return order.recordOf(
-      input.step, int64_t{view.replica} * program.micro_batches + microBatch);
+RecordList StepRunner::recordsOf(const StepInput &input, int32_t microBatch,
+                                 RecordOrder &order) {
+  auto count = static_cast<int32_t>(records.size());
+  int64_t before = int64_t{view.replica} * program.micro_batches + microBatch;
+  for (int32_t i = 0; i < count; ++i)
+    records[i] = order.recordOf(input.step, before * count + i);
+  return {records.data(), count};
 }
 
 void StepRunner::countTargets(const StepInput &input, const DataReader &data,
@@ -115,7 +120,7 @@ void StepRunner::countTargets(const StepInput &input, const DataReader &data,
     counts[1 + i] = 1;
     if (!program.loss_is_sum)
       continue;
-    parts.executor.load(*count, data, recordOf(input, i, order),
+    parts.executor.load(*count, data, recordsOf(input, i, order),
                         keyOf(input, i));
     parts.executor.run(*count, Phase::Count, i);
     counts[1 + i] = static_cast<double>(*countPlace);
@@ -164,7 +169,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
     fail("the program's tables are damaged: a step evaluates");
   if (entry.runnable->sequence->load_count)
     parts.executor.load(*entry.runnable, data,
-                        recordOf(input, op.micro_batch, order),
+                        recordsOf(input, op.micro_batch, order),
                         keyOf(input, op.micro_batch));
   if (entry.seed)
     *entry.seed = seedOf(input, op.micro_batch);
@@ -173,9 +178,11 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   CallFilter *filter = nullptr;
   if (cache && op.kind == MGQ_OP_FORWARD)
     filter = cache->filter(op.chunk, op.micro_batch,
-                           recordOf(input, op.micro_batch, order), input.step);
+                           *recordsOf(input, op.micro_batch, order).begin(),
+                           input.step);
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
                      hasGradients ? &afterCall : nullptr, filter);
+  slowdown.sleep();
   double end = secondsNow();
   if (!op.ahead)
     busy += end - start;
@@ -188,12 +195,13 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
 
 /// The next step's records come from the disk while this one computes.
 void StepRunner::prefetchNext(StepInput input, const DataReader &data,
-                              RecordOrder &order) const {
+                              RecordOrder &order) {
   ++input.step;
   if (!order.isFree(input.step))
     return;
   for (int32_t i = 0; i < program.micro_batches; ++i)
-    data.prefetch(recordOf(input, i, order));
+    for (int64_t record : recordsOf(input, i, order))
+      data.prefetch(record);
 }
 
 /// Runs one op of the program, but for the optimizer, when what it waits for is
@@ -232,7 +240,7 @@ void StepRunner::decideCached(StepInput input, RecordOrder &order) {
   input.step += cache->looksAhead();
   cacheRecords.resize(program.micro_batches);
   for (int32_t i = 0; i < program.micro_batches; ++i)
-    cacheRecords[i] = recordOf(input, i, order);
+    cacheRecords[i] = *recordsOf(input, i, order).begin();
   cache->decide(input.step, cacheRecords, parts.group);
 }
 
@@ -309,10 +317,12 @@ void StepRunner::exchangeResults(StepResult &result) {
     last = std::max(last, of[1]);
     allBusy += of[2];
   }
+  result.busy = allBusy;
+  result.span = parts.group.size() * std::max(0.0, last - first);
   if (parts.group.size() == 1)
     result.bubble = 0; // It waits for nobody.
   else if (last > first)
-    result.bubble = 1 - allBusy / (parts.group.size() * (last - first));
+    result.bubble = 1 - allBusy / result.span;
   if (parts.group.size() > 1)
     parts.trace.add(Phase::Exchange, "norms", start, secondsNow() - start, -1);
 }

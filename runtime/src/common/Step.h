@@ -9,6 +9,7 @@
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Reducer.h"
+#include "runtime/src/common/Slowdown.h"
 #include <functional>
 
 namespace mgq::rt {
@@ -28,9 +29,11 @@ struct StepInput {
 struct StepResult {
   double loss = 0;
   double gradNorm = 0;
-  double bubble = -1; ///< Share of waiting; negative: not measured.
-  int signal = 0;     ///< That asked some rank to end: nothing was run.
-  bool empty = false; ///< No valid target: nothing has changed.
+  double bubble = -1;        ///< Share of waiting; negative: not measured.
+  double busy = 0, span = 0; ///< Seconds of computing, and from the first start
+                             ///< to the last gradient; all ranks together.
+  int signal = 0;            ///< That asked some rank to end: nothing was run.
+  bool empty = false;        ///< No valid target: nothing has changed.
   /// What was not finite, so that the step was skipped: "gradients" or, with a
   /// loss scale, "loss". Null: the step was not skipped.
   const char *nonfinite = nullptr;
@@ -82,7 +85,7 @@ public:
   }
 
   /// In all steps so far.
-  SentBytes sent() {
+  SentBytes sent() const {
     SentBytes bytes = ops.sent();
     bytes.of[MGQ_TRAFFIC_GRADIENT] += reducer.sentBytes();
     return bytes;
@@ -90,6 +93,9 @@ public:
 
   /// What ran beside the kernels, of the steps but the first, which warms up.
   const CommunicationTime &communication() const { return times.time(); }
+
+  /// What was run for the next step is lost: its memory had another use.
+  void forgetAhead() { aheadStep = -1; }
 
   /// Called between kernels: the rank is alive, and what is under way goes on.
   void pulse() {
@@ -109,7 +115,7 @@ private:
   void runOp(OpList::Entry &entry, const StepInput &input,
              const DataReader &data, RecordOrder &order);
   void prefetchNext(StepInput input, const DataReader &data,
-                    RecordOrder &order) const;
+                    RecordOrder &order);
   int exchangeCounts(int signal);
   void compute(OpList::Entry &entry, const StepInput &input,
                const DataReader &data, RecordOrder &order);
@@ -119,8 +125,8 @@ private:
   void optimize(const StepInput &input, StepResult &result);
   void exchangeResults(StepResult &result);
   void sumLosses(StepResult &result) const;
-  int64_t recordOf(const StepInput &input, int32_t microBatch,
-                   RecordOrder &order) const;
+  RecordList recordsOf(const StepInput &input, int32_t microBatch,
+                       RecordOrder &order);
   RandomKey keyOf(const StepInput &input, int32_t microBatch) const;
   /// Whether the step's gradients are compressed; then they are unscaled, too.
   bool compresses(const StepInput &input) const {
@@ -136,6 +142,7 @@ private:
   HiddenTime times;
   CompressedGradients compressed;
   Reducer reducer;
+  Slowdown slowdown;
   OpList ops;
   std::vector<int32_t> firstReady; ///< By op: the call whose owned gradient is
                                    ///< final first, -1: none is.
@@ -143,9 +150,10 @@ private:
   const Runnable *count;
   float *countPlace;
   bool byTokens, skipNonfinite, scaled;
-  uint64_t seed;               ///< Of dropout.
-  int32_t lossRank;            ///< In the first replica.
-  std::vector<int32_t> owners; ///< Stage of each trainable parameter.
+  uint64_t seed;                ///< Of dropout.
+  std::vector<int64_t> records; ///< Of the micro-batch that is read.
+  int32_t lossRank;             ///< In the first replica.
+  std::vector<int32_t> owners;  ///< Stage of each trainable parameter.
   double clockOffset = 0;
   double loadedFirst = 0, loadedLater = 0; ///< Seconds, see dataSeconds().
   int64_t runs = 0;

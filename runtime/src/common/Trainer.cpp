@@ -5,6 +5,7 @@
 #include "runtime/src/common/RankReport.h"
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 using namespace mgq::rt;
 
@@ -25,7 +26,8 @@ void Trainer::setUp() {
   checkSameProgram(program, group);
   checkSameOptions(options, group);
   group.fromFirst(orders);
-  Host host = findHost(view.tables.arena_bytes, group);
+  group.agree([&] { microBatches.emplace(program, options); });
+  Host host = findHost(arenaBytes(), group);
   clockOffset = host.clockOffset;
   pool.emplace(options.threads ? options.threads : host.threads);
   pool->makeCurrent();
@@ -36,8 +38,9 @@ void Trainer::setUp() {
   if (data)
     checkSameData(*data, "--data", group);
   if (data && !options.cacheFrozen.empty() && !options.dryRun) {
-    cache.emplace(view, options, *weights, *data, group);
-    runner->setCache(&*cache);
+    Variant &only = variants->now();
+    cache.emplace(only.view, options, *weights, *data, group);
+    only.runner.setCache(&*cache);
   }
   if (evalData)
     checkSameData(*evalData, "--eval-data", group);
@@ -45,8 +48,8 @@ void Trainer::setUp() {
   if (options.dryRun)
     return;
   group.agree([&] {
-    executor->runPrepareFrozen();
-    executor->runPrepareTrainable();
+    variants->now().executor.runPrepareFrozen();
+    variants->now().executor.runPrepareTrainable();
   });
 }
 
@@ -61,36 +64,36 @@ void Trainer::makeArena(const Host &host) {
       printError("warning: {}", shortage);
   };
   // All look before one takes.
-  group.agree([&] { check(view.tables.arena_bytes, "the plan needs"); });
+  group.agree([&] { check(arenaBytes(), "the plan needs"); });
   group.agree([&] {
     if (host.ranksHere > 1)
       check(host.bytesHere,
             fmt::format("the {} ranks on this machine need", host.ranksHere));
   });
   group.agree([&] {
-    arena.emplace(view.tables.arena_bytes,
+    arena.emplace(arenaBytes(),
                   options.dryRun ? ArenaUse::Little : ArenaUse::Whole);
   });
 }
 
 void Trainer::makeParts() {
   auto pulse = [this] {
-    if (runner)
-      runner->pulse();
+    if (variants)
+      variants->now().runner.pulse();
     else
       group.pulse();
   };
   weights.emplace(view, options.weights);
   if (!options.dryRun)
     weights->load(*arena, pulse);
-  executor.emplace(view, *arena, *weights, *trace, pulse);
-  optimizer.emplace(view, options, *arena);
-  runner.emplace(view, options,
-                 StepRunner::Parts{*arena, *executor, *optimizer, clipping,
-                                   *trace, group});
-  runner->setClockOffset(clockOffset);
-  evaluator.emplace(view, reducesByTokens(program, options), *executor, group,
-                    *trace);
+  variants.emplace(
+      program, options,
+      Variant::Shared{*arena, *weights, clipping, *trace, group, pulse});
+  variants->setClockOffset(clockOffset);
+  // Whatever number steps have, evaluations are alike.
+  Variant &finest = variants->finest();
+  evaluator.emplace(finest.view, reducesByTokens(program, options),
+                    finest.executor, group, *trace);
   transfer.emplace(view, *arena, group);
 }
 
@@ -102,12 +105,14 @@ void Trainer::openData() {
       loaded.at(program.prefix_inputs[i]) = true;
   if (!options.data.empty()) {
     data.emplace(program, options.data, loaded);
-    order.emplace(data->records(),
-                  int64_t{program.micro_batches} * program.replicas,
-                  options.shuffle, options.seed);
+    order.emplace(data->records(), recordsPerStep(program), options.shuffle,
+                  options.seed,
+                  program.by_sample ? "samples" : "micro-batches");
   }
-  if (!options.evalData.empty())
+  if (!options.evalData.empty()) {
     evalData.emplace(program, options.evalData, loaded);
+    checkEvalData();
+  }
   totalSteps = options.steps.value_or(0);
   if (options.epochs && order)
     totalSteps = static_cast<int64_t>(std::ceil(
@@ -116,7 +121,21 @@ void Trainer::openData() {
   state.seed = options.seed;
   state.shuffle = options.shuffle;
   state.records = data ? data->records() : 0;
-  state.microBatches = int64_t{program.micro_batches} * program.replicas;
+  state.microBatches = recordsPerStep(program);
+}
+
+void Trainer::checkEvalData() const {
+  const mgq_program &finest = *variantsOf(program).back();
+  int64_t size = recordsPerMicroBatch(finest);
+  if (evalData->records() % size)
+    fail(
+        "--eval-data has {} samples, expected a multiple of {}, the samples of "
+        "each of {} micro-batches",
+        evalData->records(), size, finest.micro_batches);
+}
+
+int64_t Trainer::arenaBytes() const {
+  return largestTables(program, view.stage).arena_bytes;
 }
 
 namespace {
@@ -150,7 +169,8 @@ TrainerState Trainer::loadState() {
     loadParameters(options.initialParameters, *transfer);
   if (source != Source::Checkpoint)
     return none;
-  TrainerState loaded = loadCheckpoint(path, *transfer, &runner->residuals());
+  TrainerState loaded =
+      loadCheckpoint(path, *transfer, &variants->now().runner.residuals());
   if (loaded.step > totalSteps && !options.dryRun)
     fail("'{}' is at step {}, beyond the {} steps asked for", path, loaded.step,
          totalSteps);
@@ -164,9 +184,11 @@ void Trainer::resume() {
     LossScaleState lossScale;
     double history[clipHistoryLength];
   };
+  AdaptState adapt;
   Numbers numbers = {-1, 0, 0, 0, 0, {}, {}};
   if (chief) {
     TrainerState loaded = loadState();
+    adapt = loaded.adapt;
     auto norms = std::min(loaded.clipHistory.size(), clipHistoryLength);
     numbers = {loaded.step,
                loaded.updates,
@@ -183,9 +205,12 @@ void Trainer::resume() {
     if (source == Source::Parameters)
       acceptParameters(*transfer);
     else if (source == Source::Checkpoint)
-      acceptCheckpoint(*transfer, &runner->residuals());
+      acceptCheckpoint(*transfer, &variants->now().runner.residuals());
   }
   group.fromFirst(numbers);
+  std::string note = microBatches->start(group, orders.replay, adapt);
+  if (chief && !note.empty())
+    printError("{}", note);
   if (numbers.step < 0)
     return;
   state.step = savedStep = numbers.step;
@@ -225,7 +250,7 @@ void Trainer::describe() {
              program.param_count, trainableParams(program).size(), trained);
   if (group.size() == 1) {
     fmt::print("memory: {}\nranks: 1\nthreads: {}\n",
-               bytesText(view.tables.arena_bytes, text), threads[0]);
+               bytesText(arenaBytes(), text), threads[0]);
     return;
   }
   fmt::print("ranks: {} ({} stages, {} replicas)\n", group.size(),
@@ -234,7 +259,8 @@ void Trainer::describe() {
     fmt::print(
         "rank {}: stage {}, replica {}, memory {}, threads {}\n", rank,
         rank % program.stages, rank / program.stages,
-        bytesText(program.ranks[rank % program.stages].arena_bytes, text),
+        bytesText(largestTables(program, rank % program.stages).arena_bytes,
+                  text),
         threads[rank]);
 }
 
@@ -254,13 +280,8 @@ int Trainer::run() {
     if (chief)
       chief->open(totalSteps, state);
   });
-  if (orders.gradients)
-    runner->onGradients([&] {
-      if (chief)
-        writeGradients(options.dumpGradients, *transfer);
-      else
-        serveGradients(*transfer);
-    });
+  gradientsAreDue = orders.gradients;
+  variants->use(microBatches->countOf(state.step));
   while (state.step < totalSteps && trainOne())
     if (orders.saveSteps && state.step % orders.saveSteps == 0)
       save();
@@ -268,6 +289,26 @@ int Trainer::run() {
     evaluateOnly();
   finish();
   return endSignal ? 128 + endSignal : 0;
+}
+
+/// Writes the gradients of the first step, which are where its program has
+/// them.
+void Trainer::dumpGradients() {
+  if (!std::exchange(gradientsAreDue, false))
+    return;
+  Transfer gradients(variants->now().view, *arena, group);
+  if (chief)
+    writeGradients(options.dumpGradients, gradients);
+  else
+    serveGradients(gradients);
+}
+
+/// Runs a step with as many micro-batches as it should have.
+StepResult Trainer::runStep(const StepInput &input) {
+  variants->use(microBatches->countOf(input.step));
+  if (gradientsAreDue) // Still: no step had a target.
+    variants->now().runner.onGradients([this] { dumpGradients(); });
+  return variants->now().runner.run(input, *data, *order);
 }
 
 /// Returns false if a signal asked some rank to end: no step was run.
@@ -281,7 +322,7 @@ bool Trainer::trainOne() {
                   interruptSignal(),
                   lossScale.scale(),
                   state.step + 1 >= totalSteps};
-  StepResult result = runner->run(input, *data, *order);
+  StepResult result = runStep(input);
   if (result.signal) {
     endSignal = result.signal;
     return false;
@@ -295,14 +336,16 @@ bool Trainer::trainOne() {
   if (++stepsRun == 1) {
     arena->samplePeak();
     if (state.step < totalSteps)
-      executor->resetTimes();
+      variants->now().executor.resetTimes();
   }
   if (chief)
     chief->stepped(
         {state.step, epochAfter(state.step), result.loss, result.gradNorm,
-         options.learningRate * input.learningFactor,
-         state.microBatches * program.micro_batch_size, secondsNow() - start,
-         lossScale.isOn() ? input.lossScale : 0, result.nonfinite},
+         options.learningRate * input.learningFactor, samplesPerStep(program),
+         secondsNow() - start, lossScale.isOn() ? input.lossScale : 0,
+         result.nonfinite,
+         microBatches->hasChoice() ? variants->now().view.program.micro_batches
+                                   : 0},
         result.bubble);
   bool evaluated =
       evalData && ((options.evalSteps && state.step % options.evalSteps == 0) ||
@@ -311,6 +354,9 @@ bool Trainer::trainOne() {
     evaluateNow();
   if (chief)
     chief->logStep(state.step, evaluated);
+  std::string change = microBatches->stepped(input.step, result);
+  if (chief && !change.empty())
+    chief->note(change);
   return true;
 }
 
@@ -319,6 +365,8 @@ void Trainer::evaluateNow() {
   if (!evalData)
     return;
   Evaluation evaluation = evaluator->run(*evalData);
+  if (&variants->now() != &variants->finest())
+    variants->now().runner.forgetAhead(); // Its slots were used otherwise.
   evaluatedStep = state.step;
   if (chief)
     chief->evaluated(state.step, evaluation, evaluator->scalarOutputs());
@@ -338,13 +386,14 @@ void Trainer::evaluateOnly() {
 void Trainer::save() {
   savedStep = state.step;
   if (!chief)
-    return serveCheckpoint(*transfer, &runner->residuals());
+    return serveCheckpoint(*transfer, &variants->now().runner.residuals());
   state.clipHistory = clipping.history();
   state.lossScale = lossScale.saved();
+  state.adapt = microBatches->state(state.step);
   state.epoch = epochAfter(state.step);
   chief->syncLog();
   saveCheckpoint(options.outputDir, *transfer, state, options.saveTotalLimit,
-                 &runner->residuals());
+                 &variants->now().runner.residuals());
 }
 
 void Trainer::finish() {
@@ -352,7 +401,7 @@ void Trainer::finish() {
   if (orders.save && savedStep != state.step)
     save();
   if (chief)
-    chief->close(state);
+    chief->close(variants->now().view.program, state);
   report();
   // Nobody leaves before rank 0 has written all.
   std::vector<int> signals = group.allGather(interruptSignal());
@@ -371,19 +420,21 @@ void Trainer::report() {
       writeTrace(options.trace, texts);
   }
   if (orders.profile) {
+    const Variant &now = variants->now();
     std::vector<std::string> texts =
-        group.gatherText(profileOf(view, *executor, pool->threads()));
+        group.gatherText(profileOf(now.view, now.executor, pool->threads()));
     if (chief)
-      chief->writeProfile(texts);
+      chief->writeProfile(now.view.program, texts);
   }
   if (orders.summary) {
     // Threads share a process, whose growth says nothing about one of them.
     bool shared = group.inProcess() && group.size() > 1;
-    int64_t peak = shared ? view.tables.arena_bytes : arena->peakBytes();
+    int64_t peak = shared ? arenaBytes() : arena->peakBytes();
+    const Variant &now = variants->now();
     std::vector<std::string> texts = group.gatherText(summaryOf(
-        view, peak, runner->sent(), runner->communication(),
-        runner->dataSeconds(), pool->threads(), cache ? cache->hits() : -1));
+        now.view, peak, variants->sent(), variants->communication(),
+        now.runner.dataSeconds(), pool->threads(), cache ? cache->hits() : -1));
     if (chief)
-      chief->writeSummary(state, texts);
+      chief->writeSummary(now.view.program, state, texts);
   }
 }

@@ -4,9 +4,10 @@
 #define MGQ_RUNTIME_COMMON_TRAINER_H
 
 #include "runtime/src/common/Chief.h"
+#include "runtime/src/common/MicroBatchControl.h"
 #include "runtime/src/common/Schedule.h"
 #include "runtime/src/common/Setup.h"
-#include "runtime/src/common/Step.h"
+#include "runtime/src/common/Variants.h"
 #include "runtime/src/local/ThreadPool.h"
 #include <optional>
 
@@ -41,6 +42,10 @@ private:
   void warnAboutOrder(const TrainerState &loaded) const;
   void describe();
   double epochAfter(int64_t steps) const;
+  void checkEvalData() const;
+  int64_t arenaBytes() const;
+  void dumpGradients();
+  StepResult runStep(const StepInput &input);
   bool trainOne();
   void evaluateNow();
   void evaluateOnly();
@@ -56,13 +61,12 @@ private:
   std::optional<Chief> chief; ///< On rank 0.
   Clipping clipping;
   LossScale lossScale;
+  std::optional<MicroBatchControl> microBatches;
   std::optional<ThreadPool> pool;
   std::optional<Trace> trace; // Before the arena, whose peak does not count it.
   std::optional<Arena> arena;
   std::optional<Weights> weights;
-  std::optional<Executor> executor;
-  std::optional<Optimizer> optimizer;
-  std::optional<StepRunner> runner;
+  std::optional<Variants> variants;
   std::optional<Evaluator> evaluator;
   std::optional<Transfer> transfer;
   std::optional<DataReader> data, evalData;
@@ -70,6 +74,7 @@ private:
   std::optional<RecordOrder> order;
   std::optional<Schedule> schedule;
   int64_t totalSteps = 0, stepsRun = 0;
+  bool gradientsAreDue = false; ///< --dump-gradients
   TrainerState state;
   double clockOffset = 0;
   int64_t evaluatedStep = -1, savedStep = -1;

@@ -132,13 +132,15 @@ void Executor::resetTimes() {
 }
 
 void Executor::load(const Runnable &runnable, const DataReader &data,
-                    int64_t record, const RandomKey &key) {
+                    const RecordList &micro, const RandomKey &key) {
   double start = secondsNow();
   const mgq_sequence &sequence = *runnable.sequence;
   for (int32_t i = 0; i < sequence.load_count; ++i) {
     int32_t input = sequence.loads[i].input, op = randomOps[input];
     if (op < 0) {
-      data.load(record, input, runnable.loads[i]);
+      int64_t bytes = view.program.inputs[input].tensor.bytes / micro.count;
+      for (int32_t j = 0; j < micro.count; ++j)
+        data.load(micro.records[j], input, runnable.loads[i] + j * bytes);
       continue;
     }
     int64_t values[4] = {static_cast<int64_t>(key.seed), key.step,

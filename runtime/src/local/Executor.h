@@ -69,9 +69,9 @@ public:
   std::byte *resolve(const mgq_ref &ref, int64_t bytes, const Slots &slots,
                      const char *what);
 
-  /// Copies what a sequence loads of a record, and makes its keys.
-  void load(const Runnable &runnable, const DataReader &data, int64_t record,
-            const RandomKey &key);
+  /// Copies what a sequence loads of a micro-batch, and makes its keys.
+  void load(const Runnable &runnable, const DataReader &data,
+            const RecordList &micro, const RandomKey &key);
 
   /// Runs the calls. `afterCall` is told the number of each call that has run.
   /// Throws Error after an index outside its range, naming node and layer.

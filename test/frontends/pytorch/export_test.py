@@ -254,24 +254,33 @@ class MeaningTest(ExportTest):
         adapters = [t for t in read(path).graph.initializer if ".lora_" in t.name]
         self.assertEqual({t.data_type for t in adapters}, {onnx.TensorProto.FLOAT})
 
+    def features(self, train, name, features, *options):
+        """A graph with --features and its prefix, named and shaped as they should be."""
+        shape = ["--size", "tiny", "--images", 2, "--micro-batch", 2]
+        rest = self.export(*shape, "--train", train, "--features", *options, name="rest.onnx")
+        prefix = self.work / "rest.prefix.onnx"
+        for file in (rest, prefix):
+            self.assertEqual(metadata(file)["mgq.features"], name)
+        self.assertNotIn("mgq.trainable", metadata(prefix))
+        self.assertEqual(shapes(read(prefix).graph.output), {"image_features": features})
+        self.assertEqual(list(shapes(read(prefix).graph.input)), ["pixel_values"])
+        return rest, prefix
+
+    def test_features_are_cut_below_what_trains(self):
+        """The prefix ends before the first module that trains, whichever that is."""
+        self.features("queries", f"{VIT}.1", [2, 2, 5, 32], "--no-weights")
+        self.features("vit_last=2", "visual_encoder.embeddings", [2, 2, 5, 32], "--no-weights")
+
     def test_features(self):
-        """The prefix and the rest give the bits of the whole, wherever the model is cut."""
+        """The prefix and the rest give the bits of the whole, behind and within the ViT."""
         cuts = {
             "projection": ("Qformer", [2, 2, 4, 32]),
-            "queries": (f"{VIT}.1", [2, 2, 5, 32]),
             "qformer,vit_last=1": (f"{VIT}.0", [2, 2, 5, 32]),
-            "vit_last=2": ("visual_encoder.embeddings", [2, 2, 5, 32]),
         }
         shape = ["--size", "tiny", "--images", 2, "--micro-batch", 2]
         for train, (name, features) in cuts.items():
             whole = self.export(*shape, "--train", train, name="whole.onnx")
-            rest = self.export(*shape, "--train", train, "--features", name="rest.onnx")
-            prefix = self.work / "rest.prefix.onnx"
-            for file in (rest, prefix):
-                self.assertEqual(metadata(file)["mgq.features"], name)
-            self.assertNotIn("mgq.trainable", metadata(prefix))
-            self.assertEqual(shapes(read(prefix).graph.output), {"image_features": features})
-            self.assertEqual(list(shapes(read(prefix).graph.input)), ["pixel_values"])
+            rest, prefix = self.features(train, name, features)
             records = random_records(load(whole), 1, 2)
             batch = first(records)
             expected, gradients = self.train(whole, records)

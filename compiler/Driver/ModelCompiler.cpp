@@ -1,0 +1,130 @@
+//===- ModelCompiler.cpp - One model, from file to schedule ---------------===//
+
+#include "compiler/Driver/ModelCompiler.h"
+
+#include "compiler/Driver/CommandLine.h"
+#include "compiler/Driver/Diagnostics.h"
+#include "compiler/Driver/PlanReport.h"
+#include "frontends/onnx/Import.h"
+
+#include "mlir/IR/MLIRContext.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Path.h"
+
+using namespace mlir;
+using namespace mgq;
+
+/// Resident bytes of this process: now, and the most so far; 0 if unknown.
+static std::pair<int64_t, int64_t> residentBytes() {
+  int64_t now = 0, most = 0;
+  auto status = llvm::MemoryBuffer::getFileAsStream("/proc/self/status");
+  if (!status)
+    return {0, 0};
+  SmallVector<StringRef> lines;
+  (*status)->getBuffer().split(lines, '\n');
+  for (StringRef line : lines) {
+    auto [key, value] = line.split(':');
+    int64_t kilobytes = 0;
+    if (value.trim().consumeInteger(10, kilobytes))
+      continue;
+    if (key == "VmRSS")
+      now = kilobytes * 1024;
+    if (key == "VmHWM")
+      most = kilobytes * 1024;
+  }
+  return {now, most};
+}
+
+ModelCompiler::ModelCompiler(MLIRContext &context, const Options &given,
+                             std::string label)
+    : context(context), options(given), label(std::move(label)) {
+  options.planned = &planned;
+}
+
+void ModelCompiler::finishPhase(StringRef name) {
+  auto now = std::chrono::steady_clock::now();
+  if (options.verbose) {
+    auto [resident, most] = residentBytes();
+    llvm::errs() << llvm::formatv(
+        "{0,-14} {1,8:f3} s  {2,6} MB  peak {3,6} MB\n", label + name.str(),
+        std::chrono::duration<double>(now - start).count(), resident / 1000000,
+        most / 1000000);
+  }
+  start = now;
+}
+
+int ModelCompiler::importModel() {
+  onnx::ImportOptions import;
+  import.trainable = options.trainable;
+  for (const auto &dim : options.dims)
+    import.dims[dim.getKey()] = dim.getValue();
+  module = onnx::importModel(&context, options.model, import);
+  return module ? kSuccess : kFailure;
+}
+
+int ModelCompiler::runPasses(StringRef name,
+                             llvm::function_ref<void(OpPassManager &)> build) {
+  PassManager passes(&context, ModuleOp::getOperationName());
+  build(passes);
+  if (!options.dumpIr.empty()) {
+    SmallString<256> folder(options.dumpIr);
+    llvm::sys::path::append(folder, label + name);
+    passes.enableIRPrintingToFileTree(
+        /*shouldPrintBeforePass=*/nullptr,
+        [](Pass *, Operation *) { return true; },
+        /*printModuleScope=*/true, /*printAfterOnlyOnChange=*/true,
+        /*printAfterOnlyOnFailure=*/false, folder,
+        OpPrintingFlags().elideLargeElementsAttrs(64));
+  }
+  return succeeded(passes.run(*module)) ? kSuccess : kFailure;
+}
+
+int ModelCompiler::runPhase(const Phase &phase) {
+  return runPasses(
+      phase.name, [&](OpPassManager &passes) { phase.build(passes, options); });
+}
+
+/// The planner estimates; the memory plan knows. Where a rank turns out not to
+/// fit, plans again with as much held back.
+int ModelCompiler::fitMemory() {
+  constexpr int kAttempts = 8;
+  takeExactMemory(*module, planned);
+  for (int i = 0; i < kAttempts && lackingBytes(planned) > 0; ++i) {
+    // More each time: another cut lacks something else.
+    int64_t least = planned.plan.ranks.front().memoryBytes() / 64;
+    // First what is kept from step to step goes.
+    if (options.overlap && options.runAhead)
+      options.runAhead = false;
+    else
+      options.reserveBytes +=
+          std::max(lackingBytes(planned), least) * (i + 2) / 2;
+    module = unplanned->clone();
+    for (const Phase &phase : allPhases())
+      if (phase.name == "partition" || phase.name == "schedule")
+        if (int status = runPhase(phase))
+          return status;
+    takeExactMemory(*module, planned);
+  }
+  unplanned = nullptr;
+  llvm::Error error = memoryError(planned);
+  return error ? reportError(kCompilerName, std::move(error)) : int(kSuccess);
+}
+
+int ModelCompiler::runUntil(StringRef last) {
+  for (const Phase &phase : allPhases()) {
+    if (phase.name == "emit")
+      break;
+    if (phase.name == "partition")
+      unplanned = module->clone();
+    if (int status = phase.build ? runPhase(phase) : importModel())
+      return status;
+    if (phase.name == "schedule")
+      if (int status = fitMemory())
+        return status;
+    finishPhase(phase.name);
+    if (phase.name == last)
+      break;
+  }
+  return kSuccess;
+}
