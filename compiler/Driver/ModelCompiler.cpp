@@ -85,26 +85,36 @@ int ModelCompiler::runPhase(const Phase &phase) {
       phase.name, [&](OpPassManager &passes) { phase.build(passes, options); });
 }
 
+/// Plans again what phase `partition` started from.
+int ModelCompiler::planAgain() {
+  module = unplanned->clone();
+  for (const Phase &phase : allPhases())
+    if (phase.name == "partition" || phase.name == "schedule")
+      if (int status = runPhase(phase))
+        return status;
+  takeExactMemory(*module, planned);
+  return kSuccess;
+}
+
 /// The planner estimates; the memory plan knows. Where a rank turns out not to
 /// fit, plans again with as much held back.
 int ModelCompiler::fitMemory() {
   constexpr int kAttempts = 8;
   takeExactMemory(*module, planned);
+  // First what is kept from step to step goes.
+  if (lackingBytes(planned) > 0 && options.overlap && options.runAhead &&
+      planned.plan.replicas > 1) {
+    options.runAhead = false;
+    if (int status = planAgain())
+      return status;
+  }
   for (int i = 0; i < kAttempts && lackingBytes(planned) > 0; ++i) {
     // More each time: another cut lacks something else.
     int64_t least = planned.plan.ranks.front().memoryBytes() / 64;
-    // First what is kept from step to step goes.
-    if (options.overlap && options.runAhead)
-      options.runAhead = false;
-    else
-      options.reserveBytes +=
-          std::max(lackingBytes(planned), least) * (i + 2) / 2;
-    module = unplanned->clone();
-    for (const Phase &phase : allPhases())
-      if (phase.name == "partition" || phase.name == "schedule")
-        if (int status = runPhase(phase))
-          return status;
-    takeExactMemory(*module, planned);
+    options.reserveBytes +=
+        std::max(lackingBytes(planned), least) * (i + 2) / 2;
+    if (int status = planAgain())
+      return status;
   }
   unplanned = nullptr;
   llvm::Error error = memoryError(planned);

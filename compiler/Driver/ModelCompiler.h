@@ -43,6 +43,7 @@ private:
   int importModel();
   int runPhase(const Phase &phase);
   int fitMemory();
+  int planAgain();
 
   mlir::MLIRContext &context;
   Options options;

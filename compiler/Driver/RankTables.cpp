@@ -41,6 +41,7 @@ private:
   Table shards();
   Table grads(int64_t chunk);
   Table chunks();
+  std::pair<Table, Table> frozenCalls(int64_t chunk);
   Table outputs();
   Table ops(Block &block);
   Constant *residuals();
@@ -174,7 +175,8 @@ Table RankWriter::chunks() {
   SmallVector<Constant *> table;
   for (PlaceSlotsOp slots : rank.getOps<PlaceSlotsOp>()) {
     int64_t chunk = slots.getChunk();
-    Table gradTable = grads(chunk);
+    Table gradTable = grads(chunk), frozenTable, keptTable;
+    std::tie(frozenTable, keptTable) = frozenCalls(chunk);
     table.push_back(
         make.record({make.i32(chunk), make.i32(slots.getCount()),
                      make.i64(slots.getOffset()), make.i64(slots.getBytes()),
@@ -182,9 +184,35 @@ Table RankWriter::chunks() {
                      sequence(SequenceKind::Backward, chunk),
                      sequence(SequenceKind::Weight, chunk),
                      sequence(SequenceKind::Evaluate, chunk), gradTable.data,
-                     gradTable.count}));
+                     gradTable.count, frozenTable.data, frozenTable.count,
+                     keptTable.data, keptTable.count}));
   }
   return make.table(table);
+}
+
+static int64_t bytesOf(Attribute place) {
+  if (auto range = dyn_cast<ArenaAttr>(place))
+    return range.getBytes();
+  return cast<SlotAttr>(place).getBytes();
+}
+
+/// Calls that a cache of the frozen prefix skips, and what it keeps of them.
+std::pair<Table, Table> RankWriter::frozenCalls(int64_t chunk) {
+  SmallVector<Constant *> frozen, kept;
+  if (SequenceOp sequence = rank.getSequence(SequenceKind::Forward, chunk))
+    for (auto [i, call] :
+         llvm::enumerate(sequence.getBody().getOps<CallOp>())) {
+      auto results = call->getAttrOfType<DenseI64ArrayAttr>(kKeptAttr);
+      if (!results)
+        continue;
+      frozen.push_back(make.i32(i));
+      int64_t first = int64_t(call.getArgs().size() - call.getResults());
+      for (int64_t result : results.asArrayRef())
+        kept.push_back(
+            make.record({make.i32(i), make.i32(first + result),
+                         make.i64(bytesOf(call.getArgs()[first + result]))}));
+    }
+  return {make.table(frozen), make.table(kept)};
 }
 
 Table RankWriter::outputs() {
@@ -207,12 +235,6 @@ static mgq_traffic trafficOf(EdgeKind kind) {
   default:
     return MGQ_TRAFFIC_ACTIVATION;
   }
-}
-
-static int64_t bytesOf(Attribute place) {
-  if (auto range = dyn_cast<ArenaAttr>(place))
-    return range.getBytes();
-  return cast<SlotAttr>(place).getBytes();
 }
 
 /// Ops of a program. Waits name what runs beside the compute stream, which is

@@ -68,6 +68,11 @@ private:
   ConstantBuilder::Table layers();
   std::string fingerprint();
   std::string planHash(StringRef fingerprint);
+  struct Prefix {
+    Constant *code, *fault;
+    ConstantBuilder::Table params, inputs;
+  };
+  Prefix frozenPrefix();
   void writeShared(size_t start, StringRef modelPath);
   llvm::GlobalVariable *program(bool isStart);
 
@@ -261,6 +266,48 @@ std::string TableWriter::planHash(StringRef fingerprint) {
   return hashText(text);
 }
 
+/// The calls that a cache skips: their code, and all that they read. A chunk's
+/// calls on inputs alone count as well: masks that they read follow from these.
+TableWriter::Prefix TableWriter::frozenPrefix() {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  llvm::SetVector<int64_t> params, inputs;
+  llvm::SetVector<StringRef> callees;
+  auto train = module.lookupSymbol<func::FuncOp>("train");
+  auto isIncluded = [](func::CallOp call) {
+    return call->hasAttr(pipe::kKeptAttr) || !call->hasAttr(pipe::kChunkAttr);
+  };
+  for (auto call : train.getOps<func::CallOp>()) {
+    if (!isIncluded(call))
+      continue;
+    callees.insert(call.getCallee());
+    os << call.getCallee() << ' ' << call->getAttr(nn::kInstanceAttr) << '\n';
+    for (Value operand : call.getOperands()) {
+      if (auto ref = operand.getDefiningOp<nn::ParamRefOp>())
+        params.insert(index.params.lookup(ref.getParam()));
+      if (auto argument = dyn_cast<BlockArgument>(operand))
+        if (auto name = train.getArgAttrOfType<StringAttr>(
+                argument.getArgNumber(), nn::kInputAttr);
+            name && !name.getValue().starts_with(nn::kRandomInput))
+          inputs.insert(index.inputs.lookup(name));
+    }
+  }
+  SymbolTable kernels(module.lookupSymbol<ModuleOp>("kernels"));
+  for (StringRef callee : callees)
+    if (Operation *code = kernels.lookup(callee))
+      os << *code << '\n';
+  auto table = [&](ArrayRef<int64_t> numbers) {
+    SmallVector<Constant *> list;
+    for (int64_t number : numbers)
+      list.push_back(make.i32(number));
+    return make.table(list);
+  };
+  auto fault = module->getAttrOfType<StringAttr>(pipe::kNoCacheAttr);
+  return {fault ? make.null() : make.string(hashText(text)),
+          fault ? make.string(fault.getValue()) : make.null(),
+          table(params.getArrayRef()), table(inputs.getArrayRef())};
+}
+
 /// The program of `module`, with what is shared.
 llvm::GlobalVariable *TableWriter::program(bool isStart) {
   ConstantBuilder::Table inputTable = inputs(), outputTable = outputs(),
@@ -276,6 +323,7 @@ llvm::GlobalVariable *TableWriter::program(bool isStart) {
     return make.f64(value ? value->convertToDouble() : -1.0);
   };
 
+  Prefix prefix = frozenPrefix();
   Constant *table =
       make.record({make.i32(MGQ_ABI_VERSION),
                    make.string(MGQ_VERSION),
@@ -295,6 +343,12 @@ llvm::GlobalVariable *TableWriter::program(bool isStart) {
                    outputTable.count,
                    layerTable.data,
                    layerTable.count,
+                   prefix.code,
+                   prefix.fault,
+                   prefix.params.data,
+                   prefix.params.count,
+                   prefix.inputs.data,
+                   prefix.inputs.count,
                    make.string(stringifyScheduleKind(plan.getSchedule())),
                    make.i32(plan.getStages()),
                    make.i32(plan.getReplicas()),

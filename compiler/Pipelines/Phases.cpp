@@ -101,6 +101,8 @@ static void buildPartition(OpPassManager &passes, const Options &options) {
   plan.cuts = options.cuts;
   plan.reserveBytes = options.reserveBytes;
   passes.addPass(pipe::createPartitionStagesPass(plan, options.planned));
+  // Whether a run uses it is decided when it starts.
+  passes.addPass(pipe::createMarkFrozenCachePass());
 }
 
 static void buildSchedule(OpPassManager &passes, const Options &options) {

@@ -28,6 +28,11 @@ namespace mgq::pipe {
 /// the call.
 inline constexpr llvm::StringLiteral kChunkAttr = "pipe.chunk";
 
+/// On a forward call of @train that a cached record skips: the numbers of its
+/// results that the cache keeps (i64 array, maybe empty).
+inline constexpr llvm::StringLiteral kKeptAttr = "pipe.kept";
+/// On the module: why no cache of a frozen prefix can be kept.
+inline constexpr llvm::StringLiteral kNoCacheAttr = "pipe.no_cache";
 /// On a module with a plan: micro-batches are put together from single samples,
 /// not read as records.
 inline constexpr llvm::StringLiteral kBySampleAttr = "pipe.by_sample";

@@ -33,6 +33,17 @@ def PartitionStagesPass : Pass<"pipe-partition-stages", "::mlir::ModuleOp"> {
   ];
 }
 
+def MarkFrozenCachePass : Pass<"mark-frozen-cache", "::mlir::ModuleOp"> {
+  let summary = "Find the narrowest cut behind frozen layers";
+  let description = [{
+    Forward calls of @train that a run with a cache skips for records it has
+    seen bear `pipe.kept`: the results that others read. Calls below which
+    something trains or drops are never among them. Where there are none, the
+    module gets `pipe.no_cache`, the reason.
+  }];
+  let dependentDialects = ["::mgq::pipe::PipeDialect"];
+}
+
 def SchedulePass : Pass<"pipe-schedule", "::mlir::ModuleOp"> {
   let summary = "Write the program of each rank for one step";
   let description = [{

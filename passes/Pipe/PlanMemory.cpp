@@ -393,10 +393,13 @@ void Planner::addSequence(SequenceKind kind, std::optional<int64_t> chunk,
                          : places.lookup(value));
     for (Value value : call.getResults())
       args.push_back(places.lookup(value));
-    CallOp::create(body, call.getLoc(), call.getCallee(),
-                   builder.getArrayAttr(args), call.getNumResults(),
-                   scratch(call.getCallee()),
-                   call->getAttrOfType<StringAttr>(nn::kInstanceAttr));
+    auto made = CallOp::create(
+        body, call.getLoc(), call.getCallee(), builder.getArrayAttr(args),
+        call.getNumResults(), scratch(call.getCallee()),
+        call->getAttrOfType<StringAttr>(nn::kInstanceAttr));
+    if (auto kept = call->getAttrOfType<DenseI64ArrayAttr>(kKeptAttr);
+        kept && kind == SequenceKind::Forward)
+      made->setAttr(kKeptAttr, kept);
   }
 }
 

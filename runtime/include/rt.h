@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 11
+#define MGQ_ABI_VERSION 12
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -181,6 +181,13 @@ typedef struct mgq_output_place {
   mgq_ref place;
 } mgq_output_place;
 
+/* A result of a forward call that a cache of the frozen prefix keeps. */
+typedef struct mgq_kept {
+  int32_t call; /* of the forward sequence */
+  int32_t arg;  /* of that call */
+  int64_t bytes;
+} mgq_kept;
+
 /* Consecutive layers of the model that run together on a rank. */
 typedef struct mgq_chunk {
   int32_t index; /* among all chunks of the model, in its order */
@@ -193,6 +200,12 @@ typedef struct mgq_chunk {
   mgq_sequence evaluate; /* forward without residuals, all graph outputs */
   const mgq_grad *grads;
   int32_t grad_count;
+  /* Calls of `forward`, ascending, that are skipped for a record whose kept
+   * values are known, and these values, in the order of the calls. */
+  const int32_t *frozen_calls;
+  int32_t frozen_call_count;
+  const mgq_kept *kept;
+  int32_t kept_count;
 } mgq_chunk;
 
 typedef enum mgq_op_kind {
@@ -387,6 +400,16 @@ typedef struct mgq_program {
   int32_t output_count;
   const mgq_layer *layers;
   int32_t layer_count;
+
+  /* What the cache of the frozen prefix depends on: a hash of its code, the
+   * parameters and the inputs that it reads. Null code: there is none,
+   * `prefix_fault` says why. */
+  const char *prefix_code;
+  const char *prefix_fault;
+  const int32_t *prefix_params;
+  int32_t prefix_param_count;
+  const int32_t *prefix_inputs;
+  int32_t prefix_input_count;
 
   const char *schedule;
   int32_t stages;

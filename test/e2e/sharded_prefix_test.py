@@ -12,6 +12,7 @@ the trace each layer is gathered once a step.
 import json
 import os
 import re
+import subprocess
 
 import onnx
 from harness import DATA, LORA, Test, read_folder, read_log
@@ -136,6 +137,12 @@ def main():
         "mlp stages", *upper, ["--stages=3", "--micro-batches=2"], [replicated, shard], mpi=3
     )
     check_gathers(sharded, executable, sharded.data, 3)
+    words = [executable, "--data", sharded.data, "--steps", "1", "--cache-frozen", "memory"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    test.check(
+        done.returncode == 1 and "of --frozen=sharded; supported" in done.stderr,
+        f"a cache is refused: {done.stderr.strip()}",
+    )
     check_memory(test, "stages", *upper[:2], ["--stages=2"], 2)
     check_memory(test, "replicas", *upper[:2], ["--replicas=3"], 3)
     sharded.check("a1 stages", *a1, ["--stages=2", "--micro-batches=3"], [replicated, shard])

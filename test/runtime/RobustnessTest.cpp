@@ -206,8 +206,6 @@ TEST_F(Robust, UsageExitsWithTwo) {
               HasSubstr("needs --output-dir"));
   EXPECT_THAT(usage({"--steps=1", "--learning-rate-of=x"}),
               HasSubstr("GLOB=X"));
-  EXPECT_THAT(run({"--steps=1", "--cache-frozen=memory"}, 1).error,
-              HasSubstr("error: not supported yet: --"));
   EXPECT_THAT(usage({"--steps=1", "--adapt-every=2"}),
               HasSubstr("this one has 2 micro-batches a step"));
   RunResult result =

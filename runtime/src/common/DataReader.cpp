@@ -310,6 +310,16 @@ void DataReader::load(int64_t record, int32_t input, std::byte *target) const {
   part.file.release(from, from + column.recordBytes);
 }
 
+uint64_t DataReader::hash(int64_t record, int32_t input, uint64_t hash) const {
+  const Part &part = partOf(record);
+  const Column &column = part.columns[input];
+  const std::byte *from =
+      column.data + (record - part.firstRecord) * column.recordBytes;
+  hash = mgq_hash(hash, column.table.data(),
+                  static_cast<int64_t>(column.table.size() * sizeof(float)));
+  return mgq_hash(hash, from, column.recordBytes);
+}
+
 RecordOrder::RecordOrder(int64_t records, int64_t perStep, bool shuffle,
                          uint64_t seed, const char *units)
     : perStep(perStep), epochSteps(records / perStep), shuffle(shuffle),

@@ -46,6 +46,9 @@ public:
   /// read does not stay in the process, however large the files.
   void load(int64_t record, int32_t input, std::byte *target) const;
 
+  /// Goes on hashing from `hash` with what load() depends on.
+  uint64_t hash(int64_t record, int32_t input, uint64_t hash) const;
+
 private:
   /// One input in one file.
   struct Column {

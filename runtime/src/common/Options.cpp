@@ -13,7 +13,6 @@ namespace {
 struct RawOptions {
   std::string shuffle = "on", schedule = "constant", clip = "0";
   std::string reduction, lossScale = "off", nonfinite;
-  std::string cacheFrozen;
   std::vector<std::string> noDecay, learningRateOf;
 };
 } // namespace
@@ -100,8 +99,13 @@ static void addOptimizerOptions(CLI::App &app, Options &o, RawOptions &raw) {
   app.add_option("--replay", o.replay,
                  "numbers of micro-batches as in this log of an earlier run")
       ->type_name("FILE.jsonl");
-  app.add_option("--cache-frozen", raw.cacheFrozen,
-                 "keep the outputs of the frozen prefix");
+  app.add_option("--cache-frozen", o.cacheFrozen,
+                 "keep what the frozen prefix gives for each record, in a "
+                 "folder of files or in memory")
+      ->type_name("DIR|memory");
+  app.add_option("--cache-limit", o.cacheLimit,
+                 "bytes that it may take in all (16 GiB)")
+      ->type_name("BYTES");
 }
 
 static void addOutputOptions(CLI::App &app, Options &o) {
@@ -194,8 +198,6 @@ static void parseLossScale(const std::string &text, Options &o) {
 }
 
 static void parseRaw(const RawOptions &raw, Options &o) {
-  if (!raw.cacheFrozen.empty())
-    fail("not supported yet: --cache-frozen");
   o.shuffle = raw.shuffle == "on";
   parseLossScale(raw.lossScale, o);
   o.skipNonfinite = raw.nonfinite.empty()
@@ -258,6 +260,7 @@ static void checkOptions(const Options &o) {
              1e15);
   checkRange("--threads", o.threads, 0, 1024);
   checkRange("--timeout", o.timeoutSeconds, 0, huge);
+  checkRange("--cache-limit", static_cast<double>(o.cacheLimit), 0, 1e18);
   if (o.saveSteps && o.outputDir.empty())
     failUsage("--save-steps needs --output-dir");
   if (o.resume == "latest" && o.outputDir.empty())

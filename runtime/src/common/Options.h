@@ -47,6 +47,8 @@ struct Options {
   std::optional<int64_t> adaptEvery; ///< Steps of a window; 0: never.
   std::string replay;
   int64_t compressionWarmup = 100; ///< Steps.
+  std::string cacheFrozen;         ///< "memory" or a folder; empty: no cache.
+  int64_t cacheLimit = int64_t{16} << 30; ///< Bytes.
 
   std::vector<std::string> evalData;
   int64_t evalSteps = 0; ///< 0: at the end only.

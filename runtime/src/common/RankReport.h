@@ -14,7 +14,7 @@ namespace mgq::rt {
 std::string summaryOf(const RankView &view, int64_t peakBytes,
                       const SentBytes &sent,
                       const CommunicationTime &communication,
-                      double dataSeconds, int threads);
+                      double dataSeconds, int threads, int64_t cacheHits);
 
 /// A rank's part of --profile, as JSON: mean seconds per micro-batch of the
 /// layers that it runs.

@@ -12,7 +12,8 @@ using nlohmann::ordered_json;
 std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
                                const SentBytes &sent,
                                const CommunicationTime &communication,
-                               double dataSeconds, int threads) {
+                               double dataSeconds, int threads,
+                               int64_t cacheHits) {
   const mgq_rank &largest = largestTables(view.program, view.stage);
   const mgq_memory &memory = largest.memory;
   ordered_json bytes;
@@ -38,6 +39,8 @@ std::string mgq::rt::summaryOf(const RankView &view, int64_t peakBytes,
                        {"largest_hidden_seconds", communication.largest},
                        {"data_seconds", dataSeconds},
                        {"step_flops", view.tables.step_flops}};
+  if (cacheHits >= 0)
+    json["cached_micro_batches"] = cacheHits;
   return json.dump();
 }
 

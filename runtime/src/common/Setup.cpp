@@ -69,6 +69,9 @@ static std::vector<Agreed> agreedOptions(const Options &o) {
       agreed("--on-nonfinite", o.skipNonfinite),
       agreed("--adapt-every", o.adaptEvery.value_or(-1)),
       agreed("--compression-warmup", o.compressionWarmup),
+      agreed("--cache-frozen", o.cacheFrozen.empty()       ? 0
+                               : o.cacheFrozen == "memory" ? 1
+                                                           : 2),
       agreed("--eval-data", o.evalData.size()),
       agreed("--eval-steps", o.evalSteps),
       agreed("--dry-run", o.dryRun)};

@@ -176,8 +176,13 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   running = &entry;
   parts.executor.setStep(input.step);
   double start = secondsNow();
+  CallFilter *filter = nullptr;
+  if (cache && op.kind == MGQ_OP_FORWARD)
+    filter = cache->filter(op.chunk, op.micro_batch,
+                           *recordsOf(input, op.micro_batch, order).begin(),
+                           input.step);
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
-                     hasGradients ? &afterCall : nullptr);
+                     hasGradients ? &afterCall : nullptr, filter);
   slowdown.sleep();
   double end = secondsNow();
   if (!op.ahead)
@@ -230,6 +235,18 @@ void StepRunner::runAhead(StepInput input, const DataReader &data,
   ops.waitAll();
 }
 
+/// All ranks: what is known of the records whose prefix comes first in this
+/// step: those of the next one where it runs ahead.
+void StepRunner::decideCached(StepInput input, RecordOrder &order) {
+  if (cache->looksAhead() && input.last)
+    return;
+  input.step += cache->looksAhead();
+  cacheRecords.resize(program.micro_batches);
+  for (int32_t i = 0; i < program.micro_batches; ++i)
+    cacheRecords[i] = *recordsOf(input, i, order).begin();
+  cache->decide(input.step, cacheRecords, parts.group);
+}
+
 StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
                               RecordOrder &order) {
   StepResult result;
@@ -244,6 +261,8 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
   }
   if (hasAhead && aheadStep != input.step)
     runAhead(input, data, order);
+  if (cache)
+    decideCached(input, order);
   std::fill(results.begin(), results.end(), 0.0);
   optimized = updated = false;
   busy = ended = 0;

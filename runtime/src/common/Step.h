@@ -5,6 +5,7 @@
 
 #include "runtime/src/common/Clipping.h"
 #include "runtime/src/common/CompressedGradients.h"
+#include "runtime/src/common/FrozenCache.h"
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Reducer.h"
@@ -72,6 +73,9 @@ public:
     gradientHook = std::move(hook);
   }
 
+  /// Skips what it knows of the frozen prefix from now on.
+  void setCache(FrozenCache *frozenCache) { cache = frozenCache; }
+
   /// Added to this rank's clock it is rank 0's, in seconds.
   void setClockOffset(double seconds) { clockOffset = seconds; }
 
@@ -116,6 +120,7 @@ private:
   int exchangeCounts(int signal);
   void compute(OpList::Entry &entry, const StepInput &input,
                const DataReader &data, RecordOrder &order);
+  void decideCached(StepInput input, RecordOrder &order);
   void findFirstReady();
   void noteCall(int32_t call);
   void optimize(const StepInput &input, StepResult &result);
@@ -154,6 +159,8 @@ private:
   double loadedFirst = 0, loadedLater = 0; ///< Seconds, see dataSeconds().
   int64_t runs = 0;
   std::function<void()> gradientHook;
+  FrozenCache *cache = nullptr;
+  std::vector<int64_t> cacheRecords;
 
   // Of the running step. Counts: of own micro-batches behind the signal;
   // gathered: the same of all ranks.

@@ -37,6 +37,11 @@ void Trainer::setUp() {
   group.agree([&] { openData(); });
   if (data)
     checkSameData(*data, "--data", group);
+  if (data && !options.cacheFrozen.empty() && !options.dryRun) {
+    Variant &only = variants->now();
+    cache.emplace(only.view, options, *weights, *data, group);
+    only.runner.setCache(&*cache);
+  }
   if (evalData)
     checkSameData(*evalData, "--eval-data", group);
   resume();
@@ -97,6 +102,10 @@ void Trainer::makeParts() {
 
 void Trainer::openData() {
   std::vector<bool> loaded = loadedInputs(program, view.tables);
+  // The cache knows records by what the prefix reads of them.
+  for (int32_t i = 0; i < program.prefix_input_count; ++i)
+    if (!options.cacheFrozen.empty())
+      loaded.at(program.prefix_inputs[i]) = true;
   if (!options.data.empty()) {
     data.emplace(program, options.data, loaded);
     order.emplace(data->records(), recordsPerStep(program), options.shuffle,
@@ -429,9 +438,9 @@ void Trainer::report() {
     bool shared = group.inProcess() && group.size() > 1;
     int64_t peak = shared ? arenaBytes() : arena->peakBytes();
     const Variant &now = variants->now();
-    std::vector<std::string> texts = group.gatherText(
-        summaryOf(now.view, peak, variants->sent(), variants->communication(),
-                  now.runner.dataSeconds(), pool->threads()));
+    std::vector<std::string> texts = group.gatherText(summaryOf(
+        now.view, peak, variants->sent(), variants->communication(),
+        now.runner.dataSeconds(), pool->threads(), cache ? cache->hits() : -1));
     if (chief)
       chief->writeSummary(now.view.program, state, texts);
   }

@@ -70,6 +70,7 @@ private:
   std::optional<Evaluator> evaluator;
   std::optional<Transfer> transfer;
   std::optional<DataReader> data, evalData;
+  std::optional<FrozenCache> cache;
   std::optional<RecordOrder> order;
   std::optional<Schedule> schedule;
   int64_t totalSteps = 0, stepsRun = 0;

@@ -172,18 +172,21 @@ void Executor::load(const Runnable &runnable, const DataReader &data,
 }
 
 void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
-                   const std::function<void(int32_t)> *afterCall) {
+                   const std::function<void(int32_t)> *afterCall,
+                   CallFilter *filter) {
   const mgq_sequence &sequence = *runnable.sequence;
   if (phase == Phase::Forward && runnable.chunk >= 0)
     ++forwards[runnable.chunk];
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
+    void *const *args = runnable.pointers.data() + runnable.firstPointer[i];
+    if (filter && filter->skips(i, args))
+      continue;
     double start = secondsNow();
     bool isLate = call.late && call.layer >= 0 &&
                   step >= view.program.layers[call.layer].late_from;
     (isLate ? call.late : call.kernel)(
-        runnable.pointers.data() + runnable.firstPointer[i],
-        call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
+        args, call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
     double seconds = secondsNow() - start;
     checkIndexError(call.name);
     pulse();
@@ -194,6 +197,8 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
     if (call.layer >= 0 && phase == Phase::Weight)
       times[call.layer].weight += seconds;
     trace.add(phase, call.name, start, seconds, microBatch);
+    if (filter)
+      filter->ran(i, args);
     if (afterCall)
       (*afterCall)(i);
   }

@@ -40,6 +40,16 @@ struct RandomKey {
   bool off = true; ///< Evaluation.
 };
 
+/// Knows what some calls of a sequence would do. `args` are the call's.
+class CallFilter {
+public:
+  virtual ~CallFilter() = default;
+  /// Does what a call would, and returns true; or false: it must run.
+  virtual bool skips(int32_t call, void *const *args) = 0;
+  /// A call has run.
+  virtual void ran(int32_t call, void *const *args) = 0;
+};
+
 /// Runs sequences on one arena. Places are resolved once, by prepare(); load()
 /// and run() allocate nothing.
 class Executor {
@@ -70,7 +80,8 @@ public:
   /// Runs the calls. `afterCall` is told the number of each call that has run.
   /// Throws Error after an index outside its range, naming node and layer.
   void run(const Runnable &runnable, Phase phase, int32_t microBatch,
-           const std::function<void(int32_t)> *afterCall = nullptr);
+           const std::function<void(int32_t)> *afterCall = nullptr,
+           CallFilter *filter = nullptr);
 
   void runPrepareFrozen() { run(*prepareFrozen, Phase::Prepare, -1); }
   /// Packs the weights that are spread over ranks, and keeps this rank's
