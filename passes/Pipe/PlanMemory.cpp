@@ -8,9 +8,8 @@
 //   activations: | slots of chunk 0 | slots of chunk 1 | ... | shared |
 //
 // Slots hold what micro-batches in flight keep; the shared part what lives in
-// one sequence only, and the values of an evaluation. Scratch belongs to the
-// call that runs; behind it is the room of all_reduces, which those share that
-// are never under way together.
+// one sequence only, and an evaluation's values. Scratch is the running call's;
+// then comes room for all_reduces, shared by those never under way together.
 //
 //===----------------------------------------------------------------------===//
 
