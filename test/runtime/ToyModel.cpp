@@ -275,7 +275,11 @@ static const mgq_chunk chunk = {0,
                                 {nullptr, 0, nullptr, 0},
                                 {loads, 3, &forwardCall, 1},
                                 grads,
-                                4};
+                                4,
+                                nullptr,
+                                0,
+                                nullptr,
+                                0};
 
 static mgq_op op(int32_t kind, int32_t microBatch) {
   mgq_op made = {};
