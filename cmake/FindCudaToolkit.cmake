@@ -2,8 +2,10 @@
 # or in the wheels that scripts/setup.sh --cuda installs. No compiler of CUDA
 # and no library of it is needed to build.
 #
-#   CUDA_HOME, in the environment or as a cache variable; /usr/local/cuda;
+#   CUDA_HOME, in the environment or as a cache variable, else /usr/local/cuda;
 #   build/venv/lib/python*/site-packages/nvidia
+#
+# With MGQ_CUDA off nothing is looked for.
 #
 # Sets
 #   MGQ_CUDA_HEADERS  folders with cuda.h, cublasLt.h, nccl.h; empty: not found
@@ -11,13 +13,16 @@
 #                     empty: not found
 #   CudaToolkit_FOUND all of it
 
+option(MGQ_CUDA "Compile for CUDA, where what that needs is found" ON)
 set(CUDA_HOME "$ENV{CUDA_HOME}" CACHE PATH "CUDA toolkit to use")
 file(GLOB wheels "${PROJECT_BINARY_DIR}/venv/lib/python*/site-packages/nvidia")
 set(roots "")
-if(CUDA_HOME)
+if(MGQ_CUDA AND CUDA_HOME)
   list(APPEND roots ${CUDA_HOME})
-else()
+elseif(MGQ_CUDA)
   list(APPEND roots /usr/local/cuda)
+endif()
+if(MGQ_CUDA)
   foreach(wheel ${wheels})
     list(APPEND roots ${wheel}/cu13)
   endforeach()
@@ -35,7 +40,8 @@ endforeach()
 set(MGQ_CUDA_HEADERS "")
 foreach(root ${roots})
   if(NOT MGQ_CUDA_HEADERS AND EXISTS ${root}/include/cuda.h
-      AND EXISTS ${root}/include/cublasLt.h)
+      AND EXISTS ${root}/include/cublasLt.h
+      AND EXISTS ${root}/include/crt/host_defines.h)
     find_path(nccl nccl.h NO_CACHE NO_DEFAULT_PATH
       PATHS ${root}/include ${root}/../nccl/include ${wheels}/nccl/include)
     if(nccl)
