@@ -45,6 +45,7 @@ foreach(root ${roots})
     find_path(nccl nccl.h NO_CACHE NO_DEFAULT_PATH
       PATHS ${root}/include ${root}/../nccl/include ${wheels}/nccl/include)
     if(nccl)
+      string(REGEX REPLACE "/$" "" nccl ${nccl})
       set(MGQ_CUDA_HEADERS ${root}/include ${nccl})
       list(REMOVE_DUPLICATES MGQ_CUDA_HEADERS)
     endif()
