@@ -86,6 +86,13 @@ static bool isRepeatable(Operation *op) {
          (op->getNumRegions() == 0 && isMemoryEffectFree(op));
 }
 
+/// Whether an operand of `op` is a result of one of `ops`.
+static bool uses(Operation &op, ArrayRef<Operation *> ops) {
+  return llvm::any_of(op.getOperands(), [&](Value operand) {
+    return llvm::is_contained(ops, operand.getDefiningOp());
+  });
+}
+
 /// Cuts a layer function into runs of ops that become one kernel each: one
 /// parallel loop, or sequential code up to its stores.
 static SmallVector<SmallVector<Operation *>> findKernels(Block &layer) {
@@ -104,10 +111,10 @@ static SmallVector<SmallVector<Operation *>> findKernels(Block &layer) {
     }
     if (isRepeatable(&op))
       continue; // cloned by who needs it
-    if (isa<scf::ParallelOp>(op))
-      close();
-    else if (!current.empty() && isa<memref::StoreOp>(current.back()) &&
-             !isa<memref::StoreOp>(op))
+    // A nest of several sums is followed by a store for each.
+    bool endsWithStore =
+        !current.empty() && isa<memref::StoreOp>(current.back());
+    if (isa<scf::ParallelOp>(op) || (endsWithStore && !uses(op, current)))
       close();
     current.push_back(&op);
     if (isa<scf::ParallelOp>(op))
