@@ -36,7 +36,7 @@ def CudaAddOptimizerPass : Pass<"cuda-add-optimizer", "::mlir::ModuleOp"> {
   let dependentDialects = [
     "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
     "::mlir::LLVM::LLVMDialect", "::mlir::NVVM::NVVMDialect",
-    "::mlir::math::MathDialect", "::mlir::scf::SCFDialect"
+    "::mlir::math::MathDialect", "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect"
   ];
 }
 
@@ -47,8 +47,8 @@ def CudaCallRuntimePass : Pass<"cuda-call-runtime", "::mlir::ModuleOp"> {
     `gpu.module @cuda`.
   }];
   let dependentDialects = [
-    "::mlir::arith::ArithDialect", "::mlir::LLVM::LLVMDialect",
-    "::mlir::memref::MemRefDialect"
+    "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::memref::MemRefDialect"
   ];
 }
 
