@@ -58,7 +58,9 @@ struct Matrix {
     CHECK_OK(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value,
                                               sizeof value));
   }
-  int64_t size() const { return type == CUDA_R_32F ? 4 : 2; }
+  int64_t size() const {
+    return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+  }
   int64_t stride() const { return leading * (byRows ? rows : columns) + 5; }
   int64_t index(int64_t b, int64_t r, int64_t c) const {
     return b * stride() + (byRows ? r * leading + c : c * leading + r);
@@ -68,7 +70,10 @@ struct Matrix {
   }
   /// Eighths up to one are exact in every type.
   void put(char *to, float value) const {
-    if (type == CUDA_R_32F) {
+    if (type == CUDA_R_64F) {
+      double wide = value;
+      std::memcpy(to, &wide, 8);
+    } else if (type == CUDA_R_32F) {
       std::memcpy(to, &value, 4);
     } else if (type == CUDA_R_16F) {
       auto half = _Float16(value);
@@ -77,8 +82,13 @@ struct Matrix {
       std::memcpy(to, reinterpret_cast<char *>(&value) + 2, 2);
     }
   }
-  float get(const char *from) const {
+  double get(const char *from) const {
     float value = 0;
+    if (type == CUDA_R_64F) {
+      double wide;
+      std::memcpy(&wide, from, 8);
+      return wide;
+    }
     if (type == CUDA_R_32F) {
       std::memcpy(&value, from, 4);
     } else if (type == CUDA_R_16F) {
@@ -104,10 +114,11 @@ struct Case {
 struct Lt {
   cublasLtHandle_t handle;
   cublasLtMatmulDesc_t description;
-  Lt() {
+  explicit Lt(bool isDouble = false) {
     CHECK_OK(cublasLtCreate(&handle));
-    CHECK_OK(
-        cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    CHECK_OK(cublasLtMatmulDescCreate(
+        &description, isDouble ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+        isDouble ? CUDA_R_64F : CUDA_R_32F));
   }
   ~Lt() {
     CHECK_OK(cublasLtMatmulDescDestroy(description));
@@ -142,7 +153,8 @@ static double reference(const Case &c, Matrix &a, Matrix &b, Matrix &d,
 }
 
 static void checkProduct(const Case &c, Stream &stream) {
-  Lt lt;
+  bool isDouble = c.in == CUDA_R_64F;
+  Lt lt(isDouble);
   Matrix a(c.in, c.transposeA ? c.k : c.m, c.transposeA ? c.m : c.k, c.byRows,
            c.batch, 1);
   Matrix b(c.in, c.transposeB ? c.n : c.k, c.transposeB ? c.k : c.n, !c.byRows,
@@ -174,9 +186,15 @@ static void checkProduct(const Case &c, Stream &stream) {
                                           preference, 4, found, &count));
   CHECK_THAT(count == 2 && found[0].workspaceSize <= most);
   CHECK_OK(cublasLtMatmulPreferenceDestroy(preference));
+  double wideAlpha = c.alpha, wideBeta = c.beta;
+  const void *alpha = &c.alpha, *beta = &c.beta;
+  if (isDouble) {
+    alpha = &wideAlpha;
+    beta = &wideBeta;
+  }
   CHECK_OK(cublasLtMatmul(
-      lt.handle, lt.description, &c.alpha, a.memory->pointer(), a.layout,
-      b.memory->pointer(), b.layout, &c.beta, d.memory->pointer(), d.layout,
+      lt.handle, lt.description, alpha, a.memory->pointer(), a.layout,
+      b.memory->pointer(), b.layout, beta, d.memory->pointer(), d.layout,
       d.memory->pointer(), d.layout, &found[0].algo, workspace.pointer(),
       workspace.count, reinterpret_cast<cudaStream_t>(stream.handle)));
   stream.wait();
@@ -187,7 +205,8 @@ static void checkProduct(const Case &c, Stream &stream) {
         double expected = reference(c, a, b, d, bias, batch, row, column);
         double got =
             d.get(&result[size_t(d.index(batch, row, column) * d.size())]);
-        double unit = c.out == CUDA_R_32F   ? 1e-6
+        double unit = c.out == CUDA_R_64F   ? 1e-14
+                      : c.out == CUDA_R_32F ? 1e-6
                       : c.out == CUDA_R_16F ? 1e-3
                                             : 8e-3;
         CHECK_THAT(std::fabs(got - expected) <=
@@ -198,9 +217,10 @@ static void checkProduct(const Case &c, Stream &stream) {
 SCENARIO(products) {
   openDevice();
   Stream stream;
-  for (cudaDataType_t in : {CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F})
+  for (cudaDataType_t in : {CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F, CUDA_R_64F})
     for (int flags = 0; flags < 8; ++flags) {
-      cudaDataType_t out = flags & 1 ? in : CUDA_R_32F;
+      bool same = flags & 1 || in == CUDA_R_64F;
+      cudaDataType_t out = same ? in : CUDA_R_32F;
       checkProduct({in, out, bool(flags & 1), bool(flags & 2), bool(flags & 4),
                     CUBLASLT_EPILOGUE_DEFAULT, 1.5f, flags & 2 ? 0.5f : 0.0f,
                     1 + flags / 3, 5, 7, 11 + flags},
@@ -270,9 +290,9 @@ SCENARIO(faults) {
 SCENARIO(unsupported) {
   openDevice();
   Lt lt;
-  cublasLtMatrixLayout_t f32, f64, flat;
+  cublasLtMatrixLayout_t f32, i8, flat;
   CHECK_OK(cublasLtMatrixLayoutCreate(&f32, CUDA_R_32F, 4, 4, 4));
-  CHECK_OK(cublasLtMatrixLayoutCreate(&f64, CUDA_R_64F, 4, 4, 4));
+  CHECK_OK(cublasLtMatrixLayoutCreate(&i8, CUDA_R_8I, 4, 4, 4));
   CHECK_OK(cublasLtMatrixLayoutCreate(&flat, CUDA_R_32F, 4, 5, 4));
   cublasLtMatmulPreference_t preference;
   CHECK_OK(cublasLtMatmulPreferenceCreate(&preference));
@@ -282,14 +302,14 @@ SCENARIO(unsupported) {
     return cublasLtMatmulAlgoGetHeuristic(lt.handle, lt.description, a, f32, d,
                                           d, preference, 1, &found, &count);
   };
-  CHECK_THAT(ask(f64, f32) == CUBLAS_STATUS_NOT_SUPPORTED && count == 0);
+  CHECK_THAT(ask(i8, f32) == CUBLAS_STATUS_NOT_SUPPORTED && count == 0);
   CHECK_THAT(ask(flat, f32) == CUBLAS_STATUS_NOT_SUPPORTED);
-  CHECK_THAT(ask(f32, f64) == CUBLAS_STATUS_NOT_SUPPORTED);
+  CHECK_THAT(ask(f32, i8) == CUBLAS_STATUS_NOT_SUPPORTED);
   CHECK_OK(ask(f32, f32));
   CHECK_THAT(count == 1 && found.workspaceSize == 0); // It may have none.
   std::puts(cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED));
   CHECK_OK(cublasLtMatmulPreferenceDestroy(preference));
-  for (cublasLtMatrixLayout_t layout : {f32, f64, flat})
+  for (cublasLtMatrixLayout_t layout : {f32, i8, flat})
     CHECK_OK(cublasLtMatrixLayoutDestroy(layout));
   return 0;
 }

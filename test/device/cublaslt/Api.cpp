@@ -371,8 +371,13 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   Product product = describe(description, a, b, c, d);
   if (product.description.pointers != CUBLASLT_POINTER_MODE_HOST)
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  product.alpha = *static_cast<const float *>(alpha);
-  product.beta = *static_cast<const float *>(beta);
+  bool isDouble = product.description.scale == CUDA_R_64F;
+  auto scalar = [&](const void *value) {
+    return isDouble ? *static_cast<const double *>(value)
+                    : double(*static_cast<const float *>(value));
+  };
+  product.alpha = scalar(alpha);
+  product.beta = scalar(beta);
   product.A = A;
   product.B = B;
   product.C = C;

@@ -13,26 +13,35 @@ using namespace mgq::device;
 //===----------------------------------------------------------------------===//
 
 static bool isSupported(cudaDataType_t type) {
-  return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF;
+  return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF ||
+         type == CUDA_R_64F;
 }
 
 static int64_t bytesOf(cudaDataType_t type) {
-  return type == CUDA_R_32F ? 4 : 2;
+  return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
 }
 
-static float load(const void *base, cudaDataType_t type, int64_t index) {
+/// As T, float or double.
+template <typename T>
+static T load(const void *base, cudaDataType_t type, int64_t index) {
+  if (type == CUDA_R_64F)
+    return T(static_cast<const double *>(base)[index]);
   if (type == CUDA_R_32F)
     return static_cast<const float *>(base)[index];
   if (type == CUDA_R_16F)
-    return float(static_cast<const _Float16 *>(base)[index]);
+    return T(static_cast<const _Float16 *>(base)[index]);
   uint32_t bits = uint32_t(static_cast<const uint16_t *>(base)[index]) << 16;
   float value;
   std::memcpy(&value, &bits, 4);
   return value;
 }
 
-static void store(void *base, cudaDataType_t type, int64_t index, float value) {
-  if (type == CUDA_R_32F) {
+template <typename T>
+static void store(void *base, cudaDataType_t type, int64_t index, T wide) {
+  auto value = float(wide);
+  if (type == CUDA_R_64F) {
+    static_cast<double *>(base)[index] = wide;
+  } else if (type == CUDA_R_32F) {
     static_cast<float *>(base)[index] = value;
   } else if (type == CUDA_R_16F) {
     static_cast<_Float16 *>(base)[index] = _Float16(value);
@@ -58,7 +67,7 @@ static std::string layoutRefusal(const char *name, const Layout &layout) {
   std::string who = std::string("matrix ") + name;
   if (!isSupported(layout.type))
     return who + " has type " + std::to_string(layout.type) +
-           "; supported: f32, f16, bf16";
+           "; supported: f64, f32, f16, bf16";
   if (layout.order != CUBLASLT_ORDER_ROW && layout.order != CUBLASLT_ORDER_COL)
     return who + " has order " + std::to_string(layout.order) +
            "; supported: rows, columns";
@@ -118,6 +127,26 @@ static std::string epilogueRefusal(const Product &p) {
   return "";
 }
 
+static std::string computeRefusal(const Product &p) {
+  bool isDouble = p.a.type == CUDA_R_64F;
+  if (p.description.scale != (isDouble ? CUDA_R_64F : CUDA_R_32F))
+    return "the scale type is not that of the sums";
+  if (isDouble)
+    return p.description.compute == CUBLAS_COMPUTE_64F &&
+                   p.description.epilogue == CUBLASLT_EPILOGUE_DEFAULT
+               ? ""
+               : "f64 needs its compute type, and has no epilogues";
+  switch (p.description.compute) {
+  case CUBLAS_COMPUTE_32F:
+  case CUBLAS_COMPUTE_32F_PEDANTIC:
+  case CUBLAS_COMPUTE_32F_FAST_TF32:
+  case CUBLAS_COMPUTE_32F_FAST_16BF:
+    return "";
+  default:
+    return "compute type " + std::to_string(p.description.compute);
+  }
+}
+
 std::string mgq::device::refusal(const Product &p) {
   const struct {
     const char *name;
@@ -134,17 +163,8 @@ std::string mgq::device::refusal(const Product &p) {
     return "C and D have different types";
   if (p.d.type != CUDA_R_32F && p.d.type != p.a.type)
     return "D has neither A's type nor f32";
-  if (p.description.scale != CUDA_R_32F)
-    return "the scale type is not f32";
-  switch (p.description.compute) {
-  case CUBLAS_COMPUTE_32F:
-  case CUBLAS_COMPUTE_32F_PEDANTIC:
-  case CUBLAS_COMPUTE_32F_FAST_TF32:
-  case CUBLAS_COMPUTE_32F_FAST_16BF:
-    break;
-  default:
-    return "compute type " + std::to_string(p.description.compute);
-  }
+  if (std::string text = computeRefusal(p); !text.empty())
+    return text;
   return epilogueRefusal(p);
 }
 
@@ -209,18 +229,19 @@ static bool touchAll(const Product &p) {
 // Arithmetic
 //===----------------------------------------------------------------------===//
 
-/// op(X) of one batch as floats, by rows.
-static std::vector<float> widen(const Layout &layout, const void *base,
-                                bool transposed, int64_t batch) {
+/// op(X) of one batch as T, by rows.
+template <typename T>
+static std::vector<T> widen(const Layout &layout, const void *base,
+                            bool transposed, int64_t batch) {
   auto rows = int64_t(transposed ? layout.columns : layout.rows);
   auto columns = int64_t(transposed ? layout.rows : layout.columns);
-  std::vector<float> result(size_t(rows * columns));
+  std::vector<T> result(size_t(rows * columns));
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < columns; ++c) {
       int64_t index =
           transposed ? indexOf(layout, c, r) : indexOf(layout, r, c);
       result[size_t(r * columns + c)] =
-          load(base, layout.type, batch * layout.stride + index);
+          load<T>(base, layout.type, batch * layout.stride + index);
     }
   return result;
 }
@@ -231,39 +252,42 @@ static float gelu(float x) {
   return 0.5f * x * (1 + std::tanh(inner));
 }
 
-static float finish(const Product &p, float sum, int64_t batch, int64_t row,
-                    int64_t column) {
-  float value = p.alpha * sum;
+template <typename T>
+static T finish(const Product &p, T sum, int64_t batch, int64_t row,
+                int64_t column) {
+  T value = T(p.alpha) * sum;
   if (p.beta != 0)
-    value += p.beta * load(p.C, p.c.type,
-                           batch * p.c.stride + indexOf(p.c, row, column));
+    value +=
+        T(p.beta) *
+        load<T>(p.C, p.c.type, batch * p.c.stride + indexOf(p.c, row, column));
   if (hasBias(p))
-    value += load(p.description.bias, biasType(p), row);
+    value += load<T>(p.description.bias, biasType(p), row);
   int epilogue = p.description.epilogue;
   if (hasAux(p))
     store(p.description.aux, p.d.type,
           batch * p.d.stride + column * p.description.auxLeading + row, value);
   if ((epilogue & CUBLASLT_EPILOGUE_RELU) && !(value > 0))
     value = 0;
-  return epilogue & CUBLASLT_EPILOGUE_GELU ? gelu(value) : value;
+  return epilogue & CUBLASLT_EPILOGUE_GELU ? T(gelu(float(value))) : value;
 }
 
+template <typename T>
 static void computeBatch(const Product &p, int64_t batch) {
   bool ta = p.description.transposeA != CUBLAS_OP_N;
   bool tb = p.description.transposeB != CUBLAS_OP_N;
-  std::vector<float> a = widen(p.a, p.A, ta, batch);
-  std::vector<float> b = widen(p.b, p.B, tb, batch);
+  std::vector<T> a = widen<T>(p.a, p.A, ta, batch);
+  std::vector<T> b = widen<T>(p.b, p.B, tb, batch);
   auto m = int64_t(p.d.rows), n = int64_t(p.d.columns);
   int64_t k = int64_t(a.size()) / m;
-  std::vector<float> sums(static_cast<size_t>(n));
+  std::vector<T> sums(static_cast<size_t>(n));
   for (int64_t row = 0; row < m; ++row) {
-    std::fill(sums.begin(), sums.end(), 0.0f);
+    std::fill(sums.begin(), sums.end(), T(0));
     for (int64_t i = 0; i < k; ++i) {
-      float factor = a[size_t(row * k + i)];
-      const float *values = &b[size_t(i * n)];
+      T factor = a[size_t(row * k + i)];
+      const T *values = &b[size_t(i * n)];
       for (int64_t column = 0; column < n; ++column)
         sums[size_t(column)] =
-            __builtin_fmaf(factor, values[column], sums[size_t(column)]);
+            std::fma(factor, values[column], sums[size_t(column)]);
     }
     for (int64_t column = 0; column < n; ++column)
       store(p.D, p.d.type, batch * p.d.stride + indexOf(p.d, row, column),
@@ -275,6 +299,9 @@ int mgq::device::compute(const Product &product) {
   if (!touchAll(product))
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   for (int64_t batch = 0; batch < product.d.batch; ++batch)
-    computeBatch(product, batch);
+    if (product.a.type == CUDA_R_64F)
+      computeBatch<double>(product, batch);
+    else
+      computeBatch<float>(product, batch);
   return 0;
 }

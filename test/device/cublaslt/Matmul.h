@@ -35,7 +35,7 @@ struct Description {
 struct Product {
   Description description;
   Layout a, b, c, d;
-  float alpha, beta;
+  double alpha, beta; ///< Floats, but for f64.
   const void *A, *B, *C;
   void *D;
   void *workspace;
@@ -46,7 +46,7 @@ struct Product {
 std::string refusal(const Product &product);
 
 /// Touches and computes. Each element is one chain of fused multiply-adds over
-/// k in float, whatever the shape. Returns a CUresult.
+/// k, in float (f64 in double), whatever the shape. Returns a CUresult.
 int compute(const Product &product);
 
 } // namespace mgq::device
