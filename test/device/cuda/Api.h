@@ -14,9 +14,6 @@ enum class Needs { Nothing, Init, Context };
 /// context, or the fault of an earlier operation on the device.
 CUresult enter(const char *function, Needs needs);
 
-/// The device of the calling thread's context, -1: it has none.
-int currentDevice();
-
 /// A stream's handle in the current context; reports one that does not exist.
 CUresult findStream(CUstream handle, StreamState *&stream);
 

@@ -63,13 +63,13 @@ CUresult mgq::device::findStream(CUstream handle, StreamState *&stream) {
 }
 
 int mgq::device::enqueueOn(CUstream handle, const std::string &name, Work work,
-                           Run how) {
+                           Run how, const std::vector<Chain *> &chains) {
   StreamState *stream;
   if (CUresult status = enter("enqueue", Needs::Context))
     return status;
   if (CUresult status = findStream(handle, stream))
     return status;
-  return enqueue(stream, name, std::move(work), how);
+  return enqueue(stream, name, std::move(work), how, chains);
 }
 
 //===----------------------------------------------------------------------===//

@@ -40,7 +40,7 @@ MGQ_DEVICE_EXPORT std::string touch(const void *address, int64_t bytes,
 void copyWritten(const void *to, const void *from, int64_t bytes);
 
 /// "byte 16 of device memory 2 (of 4096 bytes)".
-std::string describeAddress(const void *address);
+MGQ_DEVICE_EXPORT std::string describeAddress(const void *address);
 
 /// Device memory; null if the device has too little left.
 void *allocate(int device, int64_t bytes);

@@ -2,6 +2,7 @@
 #ifndef MGQ_TEST_DEVICE_CUDA_SETTINGS_H
 #define MGQ_TEST_DEVICE_CUDA_SETTINGS_H
 
+#include "test/device/cuda/Report.h"
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,10 +30,10 @@ struct Settings {
 };
 
 /// Read at the first call. A value that makes no sense ends the process.
-const Settings &settings();
+MGQ_DEVICE_EXPORT const Settings &settings();
 
 /// The code with which this call of `function` must fail, 0: it need not.
-int injectedFailure(const char *function);
+MGQ_DEVICE_EXPORT int injectedFailure(const char *function);
 
 } // namespace mgq::device
 

@@ -204,26 +204,38 @@ static Token enqueueLocked(StreamState *stream, Operation operation) {
 }
 
 static void captureLocked(StreamState *stream, std::string name, Work work,
-                          Run how) {
+                          Run how, const std::vector<Chain *> &chains) {
   Capture &capture = *stream->capture;
   std::vector<unsigned> &frontier = capture.frontier[stream];
+  std::vector<unsigned> after = frontier;
+  auto number = unsigned(capture.graph->nodes.size());
+  for (Chain *chain : chains) {
+    if (chain->capture.lock() == stream->capture)
+      after.push_back(chain->node);
+    chain->capture = stream->capture;
+    chain->node = number;
+  }
   capture.graph->nodes.push_back({std::move(name), std::move(work), how,
-                                  capture.lanes.at(stream), frontier});
-  frontier = {unsigned(capture.graph->nodes.size() - 1)};
+                                  capture.lanes.at(stream), std::move(after)});
+  frontier = {number};
 }
 
 CUresult mgq::device::enqueue(StreamState *stream, std::string name, Work work,
-                              Run how) {
+                              Run how, const std::vector<Chain *> &chains) {
   std::lock_guard<std::mutex> lock(state().mutex);
   if (stream->capture) {
-    captureLocked(stream, std::move(name), std::move(work), how);
+    captureLocked(stream, std::move(name), std::move(work), how, chains);
     return CUDA_SUCCESS;
   }
   Operation operation;
   operation.name = std::move(name);
   operation.work = std::move(work);
   operation.how = how;
-  enqueueLocked(stream, std::move(operation));
+  for (Chain *chain : chains)
+    operation.waits.push_back(chain->last);
+  Token token = enqueueLocked(stream, std::move(operation));
+  for (Chain *chain : chains)
+    chain->last = token;
   return CUDA_SUCCESS;
 }
 

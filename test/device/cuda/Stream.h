@@ -89,8 +89,17 @@ struct EventState {
   std::vector<unsigned> nodes; ///< In `capture`.
 };
 
+/// Operations that run in the order in which they were enqueued, on whatever
+/// streams: those of a communicator. Nobody may rely on that for memory, so
+/// clocks do not say it.
+struct Chain {
+  Token last;
+  std::weak_ptr<Capture> capture;
+  unsigned node = 0; ///< Its last in `capture`.
+};
+
 /// A device's fault, which all later calls meet; 0: none.
-int stickyFault(int device);
+MGQ_DEVICE_EXPORT int stickyFault(int device);
 bool anyStickyFault();
 void setStickyFault(int device, int code);
 
@@ -102,12 +111,15 @@ void closeStream(StreamState *stream);
 StreamState *streamOf(CUstream handle, int device);
 
 /// Puts an operation at the end of a stream, or into the graph being captured.
-/// `waits` come on top of the stream's order.
 CUresult enqueue(StreamState *stream, std::string name, Work work,
-                 Run how = Run::Exclusive);
+                 Run how = Run::Exclusive,
+                 const std::vector<Chain *> &chains = {});
 /// For other stand-ins: on a handle of the current context.
 MGQ_DEVICE_EXPORT int enqueueOn(CUstream stream, const std::string &name,
-                                Work work, Run how);
+                                Work work, Run how,
+                                const std::vector<Chain *> &chains = {});
+/// The device of the calling thread's context, -1: it has none.
+MGQ_DEVICE_EXPORT int currentDevice();
 /// Runs a part of a Run::Freely operation as an exclusive one.
 MGQ_DEVICE_EXPORT void exclusively(const std::function<void()> &part);
 /// Where the running operation, of the calling thread, stands.
@@ -118,7 +130,7 @@ MGQ_DEVICE_EXPORT bool touchOrReport(const void *address, int64_t bytes,
 
 void record(EventState *event, StreamState *stream);
 CUresult waitFor(StreamState *stream, EventState *event);
-bool isDone(const Token &token);
+MGQ_DEVICE_EXPORT bool isDone(const Token &token);
 /// The host has seen what the event, stream or device has done.
 void synchronize(EventState *event);
 void synchronize(StreamState *stream);
