@@ -10,6 +10,7 @@
 #include "compiler/Pipelines/Phases.h"
 #include "compiler/Pipelines/Registration.h"
 #include "frontends/onnx/Import.h"
+#include "passes/Kernels/Cuda/Images.h"
 #include "passes/Kernels/Object.h"
 
 #include "mlir/IR/AsmState.h"
@@ -43,6 +44,7 @@ private:
   int importModel();
   int runPhase(const Phase &phase);
   int fitMemory();
+  llvm::Error embedCudaImages();
   int emit();
   int writeIr();
   void finishPhase(llvm::StringRef name);
@@ -138,6 +140,18 @@ int Compiler::writeIr() {
   return kSuccess;
 }
 
+/// Makes cubins of the device code.
+llvm::Error Compiler::embedCudaImages() {
+  kernels::CudaImageOptions images;
+  images.architectures = options.gpuArchs;
+  images.toolkit = options.cudaToolkit;
+  images.twins = options.emitTwins;
+  if (options.saveTemps)
+    images.keep = options.output;
+  return kernels::embedImages(module->lookupSymbol<ModuleOp>("kernels"),
+                              images);
+}
+
 /// Writes tables and kernels as objects, and links them.
 int Compiler::emit() {
   SmallString<256> modelPath(options.model);
@@ -155,6 +169,9 @@ int Compiler::emit() {
     llvm::sys::fs::remove(kernels);
   };
 
+  if (options.target == "cuda")
+    if (llvm::Error error = embedCudaImages())
+      return reportError(kTool, std::move(error));
   llvm::LLVMContext llvmContext;
   auto data = buildTables(llvmContext, *module, modelPath);
   int status = kSuccess;
@@ -163,6 +180,10 @@ int Compiler::emit() {
   else if (llvm::Error error = mgq::kernels::writeObject(
                module->lookupSymbol<ModuleOp>("kernels"), kernels))
     status = reportError(kTool, std::move(error));
+  else if (options.target == "cuda")
+    status = reportError(kTool, "not supported yet: an executable of "
+                                "--target=cuda; supported: --plan, "
+                                "--stop-after=schedule");
   else if (llvm::Error error =
                linkExecutable({tables, kernels}, options.output))
     status = reportError(kTool, std::move(error));

@@ -36,6 +36,9 @@ struct Options {
 
   std::string target = "cpu";
   std::string cpu = "native";
+  std::vector<std::string> gpuArchs = {"sm_80", "sm_86", "sm_89", "sm_90"};
+  std::string cudaToolkit; // folder; empty: searched for
+  std::string emitTwins;   // folder for bitcode of kernels; empty: none
   int64_t microBatches = 1;
   std::string recompute = "auto";
 
@@ -50,7 +53,7 @@ struct Options {
 
   /// Whether this compiler makes code for what is asked; a plan can be had
   /// without.
-  bool hasKernels() const { return precision == "f32" && target == "cpu"; }
+  bool hasKernels() const { return precision == "f32"; }
 
   /// Bytes of each device that the planner leaves free, beside its estimates.
   int64_t reserveBytes = 0;
