@@ -285,6 +285,18 @@ TEST_F(Kernels, BlocksRaceUnlessAtomic) {
               HasSubstr("thread (0, 0, 0) of another block writes"));
   EXPECT_EQ(fault("atomic_sum", {"BLOCKS=3", "THREADS=32"}).status, 0);
   EXPECT_EQ(fault("bytes").status, 0);
+  EXPECT_EQ(fault("halves").status, 0);
+  EXPECT_EQ(fault("by_value").status, 0);
+}
+
+TEST_F(Kernels, WritesWaitForAllReaders) {
+  for (const char *order : orders) {
+    Result race = fault("many_readers", {"N=0", order});
+    EXPECT_EQ(race.status, faultStatus) << order;
+    EXPECT_THAT(race.output, HasSubstr("kernel many_readers: race: thread"));
+    Result right = fault("many_readers", {"N=1", order});
+    EXPECT_EQ(right.status, 0) << right.output;
+  }
 }
 
 TEST_F(Kernels, SharedMemoryIsChecked) {
