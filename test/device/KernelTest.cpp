@@ -81,13 +81,13 @@ static bool isClose(double value, double expected) {
   return std::fabs(value - expected) <= 2e-7 * std::fabs(expected);
 }
 
-/// The number of eight significant bits next to `x`; even where it lies
-/// between.
-static float nearestBF16(float x) {
+/// The number of `bits` significant bits next to `x`; even where it lies
+/// between two.
+static float nearest(double x, int bits = 8) {
   int exponent;
-  double fraction = std::frexp(double(x), &exponent);
-  return float(
-      std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8));
+  double fraction = std::frexp(x, &exponent);
+  double whole = std::nearbyint(std::ldexp(fraction, bits));
+  return float(std::ldexp(whole, exponent - bits));
 }
 
 SCENARIO(approximations) {
@@ -111,8 +111,28 @@ SCENARIO(approximations) {
     // Rounded down: at most the exact value, and by less than one step.
     double exact = v * v + double(1e-9f);
     CHECK_THAT(at[5] <= exact && std::nextafter(at[5], INFINITY) > exact);
-    CHECK_THAT(at[6] == nearestBF16(x[i]));
+    CHECK_THAT(at[6] == nearest(x[i]));
     CHECK_THAT(at[7] == std::min(x[i], 1.0f));
+  }
+  return 0;
+}
+
+SCENARIO(conversions) {
+  openDevice();
+  Module module("leaves");
+  std::vector<float> x(64);
+  for (int i = 0; i < 64; ++i) // Between two bf16, and between two f16.
+    x[i] = (1 + float(i) / 128 + 1.0f / 256) * (i % 2 ? 1 : 1 + 0x1p-11f);
+  Memory<float> in(x), out(64 * 4);
+  CHECK_OK(launch(module.function("conversions"), 2, 32, nullptr, in.address,
+                  out.address));
+  std::vector<float> y = out.read();
+  for (int i = 0; i < 64; ++i) {
+    double wide = double(x[i]) * (1 + 1e-9);
+    CHECK_THAT(y[4 * i] == nearest(wide));
+    CHECK_THAT(y[4 * i + 1] == nearest(wide, 11));
+    CHECK_THAT(y[4 * i + 2] == nearest(double(nearest(x[i])) * 3));
+    CHECK_THAT(y[4 * i + 3] == nearest(i - 20));
   }
   return 0;
 }
@@ -189,7 +209,8 @@ static const char *const orders[] = {"MGQ_FAKE_SEED=0", "MGQ_FAKE_SEED=1",
 
 TEST_F(Kernels, RightOnesAreRightInEveryOrder) {
   for (const char *order : orders) {
-    for (const char *name : {"scale", "approximations", "shuffles"}) {
+    for (const char *name :
+         {"scale", "approximations", "conversions", "shuffles"}) {
       Result result = run(name, {order});
       EXPECT_EQ(result.status, 0) << name << result.output;
     }
@@ -285,6 +306,18 @@ TEST_F(Kernels, BlocksRaceUnlessAtomic) {
               HasSubstr("thread (0, 0, 0) of another block writes"));
   EXPECT_EQ(fault("atomic_sum", {"BLOCKS=3", "THREADS=32"}).status, 0);
   EXPECT_EQ(fault("bytes").status, 0);
+  EXPECT_EQ(fault("halves").status, 0);
+  EXPECT_EQ(fault("by_value").status, 0);
+}
+
+TEST_F(Kernels, WritesWaitForAllReaders) {
+  for (const char *order : orders) {
+    Result race = fault("many_readers", {"N=0", order});
+    EXPECT_EQ(race.status, faultStatus) << order;
+    EXPECT_THAT(race.output, HasSubstr("kernel many_readers: race: thread"));
+    Result right = fault("many_readers", {"N=1", order});
+    EXPECT_EQ(right.status, 0) << right.output;
+  }
 }
 
 TEST_F(Kernels, SharedMemoryIsChecked) {

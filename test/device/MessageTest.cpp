@@ -213,21 +213,17 @@ SCENARIO(pipeline) {
   return 0;
 }
 
-/// Rank 1 does not send what rank 0 waits for.
+/// Neither rank sends what the other waits for.
 SCENARIO(silent) {
   openDevice(std::stoi(words.at(1)));
   Stream stream;
   Memory<float> y(16);
   Comm comm(words);
-  if (comm.rank == 0) {
-    CHECK_OK(ncclRecv(y.pointer(), 16, ncclFloat32, 1, comm.handle,
-                      runtime(stream)));
-    comm.wait(stream);
-  } else if (has("dies")) {
+  if (has("dies") && comm.rank == 1)
     _exit(3);
-  } else {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  }
+  CHECK_OK(ncclRecv(y.pointer(), 16, ncclFloat32, 1 - comm.rank, comm.handle,
+                    runtime(stream)));
+  comm.wait(stream);
   return 0;
 }
 
@@ -415,10 +411,12 @@ TEST_F(Messages, MismatchesAreReportedInEveryRun) {
 
 TEST_F(Messages, WaitingEnds) {
   std::vector<Result> silent = runWith("silent", 2, {"MGQ_FAKE_TIMEOUT=1"});
-  EXPECT_EQ(silent[0].status, faultStatus);
-  EXPECT_THAT(silent[0].output,
-              HasSubstr("NCCL rank 0: waited 1 s in ncclRecv on stream 0: "
-                        "receive from rank 1, message of 16 f32"));
+  EXPECT_THAT(
+      together(silent),
+      AnyOf(HasSubstr("NCCL rank 0: waited 1 s in ncclRecv on stream 0: "
+                      "receive from rank 1, message of 16 f32"),
+            HasSubstr("NCCL rank 1: waited 1 s in ncclRecv on stream 0: "
+                      "receive from rank 0, message of 16 f32")));
   std::vector<Result> dead = runWith("silent", 2, {"FAULT=dies"});
   EXPECT_EQ(dead[0].status, 1);
   EXPECT_THAT(dead[0].output, HasSubstr("the peer is gone: receive from rank"));
@@ -429,8 +427,7 @@ TEST_F(Messages, WaitingEnds) {
 }
 
 TEST_F(Messages, RanksHaveDevicesOfTheirOwn) {
-  std::vector<Result> results =
-      runWith("same_device", 2, {"MGQ_FAKE_TIMEOUT=2"});
+  std::vector<Result> results = runWith("same_device", 2);
   EXPECT_THAT(together(results),
               HasSubstr("NCCL rank 0: rank 1 has the same device, 0"));
 }

@@ -434,7 +434,7 @@ static void *functionNamed(const std::string &symbol) {
     dladdr(reinterpret_cast<void *>(&makeGlobal), &info);
     return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
   }();
-  for (const char *version : {"_v4", "_v3", "_v2", ""})
+  for (const char *version : {"_v4", "_v3", "_v2", "", "WithFlags"})
     if (void *function = dlsym(self, (symbol + version).c_str()))
       return function;
   return nullptr;

@@ -210,7 +210,7 @@ void Block::passWarpBarrier(uint32_t mask) {
 
 Moment Block::now() const {
   uint32_t warpEpoch = kernel->collective ? warps[current / 32].epoch : 0;
-  return {blockNumber, uint32_t(current), epoch, warpEpoch};
+  return {blockNumber, epoch, uint16_t(current), uint16_t(warpEpoch)};
 }
 
 static std::string triple(int64_t x, int64_t y, int64_t z) {
@@ -219,7 +219,7 @@ static std::string triple(int64_t x, int64_t y, int64_t z) {
 }
 
 std::string Block::threadName(uint32_t thread) const {
-  if (thread == KernelShadow::Many)
+  if (thread == Moment::ManyThreads)
     return "several threads";
   int64_t x = shape.block[0], y = shape.block[1];
   return "thread " + triple(thread % x, thread / x % y, thread / x / y);
@@ -242,7 +242,7 @@ void Block::tellHazard(Hazard hazard, const char *memory,
   }
   std::string them = threadName(other.thread);
   if (other.block != blockNumber)
-    them += other.block == KernelShadow::Many ? " of several blocks"
+    them += other.block == Moment::ManyBlocks ? " of several blocks"
                                               : " of another block";
   const char *mine = kind == MGQ_TWIN_READ    ? " reads "
                      : kind == MGQ_TWIN_WRITE ? " writes "

@@ -1,6 +1,7 @@
 //===- KernelShadow.cpp - Races between threads of one kernel -------------===//
 
 #include "test/device/cuda/KernelShadow.h"
+#include <algorithm>
 
 using namespace mgq::device;
 
@@ -10,7 +11,7 @@ static bool isOrdered(const Moment &before, const Moment &now) {
     return false;
   if (before.thread == now.thread || before.epoch != now.epoch)
     return true;
-  return before.thread != KernelShadow::Many &&
+  return before.thread != Moment::ManyThreads &&
          before.thread / 32 == now.thread / 32 &&
          before.warpEpoch != now.warpEpoch;
 }
@@ -23,30 +24,33 @@ KernelShadow::Page &KernelShadow::find(uintptr_t number) {
   if (!page) {
     page = std::make_unique<Page>();
     page->number = number;
-    page->cells.resize((size_t(1) << pageBits) / 4);
+    page->cells.resize((size_t(1) << pageBits) >> page->shift);
   }
   slot = page.get();
   return *page;
 }
 
-void KernelShadow::refine(Page &page) {
+/// Each cell becomes several, of 2^shift bytes, that know what it knew.
+void KernelShadow::refine(Page &page, int shift) {
+  size_t parts = size_t(1) << (page.shift - shift);
   std::vector<Cell> fine;
-  fine.reserve(page.cells.size() * 4);
+  fine.reserve(page.cells.size() * parts);
   for (const Cell &cell : page.cells)
-    fine.insert(fine.end(), 4, cell);
+    fine.insert(fine.end(), parts, cell);
   page.cells = std::move(fine);
-  page.isFine = true;
+  page.shift = shift;
 }
 
 Hazard KernelShadow::enterCell(Cell &cell, mgq_twin_access_kind kind,
                                const Moment &now, bool needsWrite,
                                Moment &other) {
-  bool isWrite = kind != MGQ_TWIN_READ, isAtomic = kind == MGQ_TWIN_ATOMIC;
-  bool written = cell.writeGeneration == generation;
+  bool isWrite = kind != MGQ_TWIN_READ;
+  bool written = (cell.writeGeneration & ~isAtomic) == generation;
   bool read = cell.readGeneration == generation;
+  bool bothAtomic =
+      kind == MGQ_TWIN_ATOMIC && (cell.writeGeneration & isAtomic);
   Hazard hazard = Hazard::None;
-  if (written && !isOrdered(cell.write, now) &&
-      !(isAtomic && cell.writeIsAtomic)) {
+  if (written && !bothAtomic && !isOrdered(cell.write, now)) {
     hazard = isWrite ? Hazard::WriteAfterWrite : Hazard::ReadAfterWrite;
     other = cell.write;
   } else if (isWrite && read && !isOrdered(cell.read, now)) {
@@ -56,17 +60,17 @@ Hazard KernelShadow::enterCell(Cell &cell, mgq_twin_access_kind kind,
     hazard = Hazard::Uninitialized;
   }
   if (isWrite) {
-    cell.writeGeneration = generation;
+    cell.writeGeneration =
+        generation | (kind == MGQ_TWIN_ATOMIC ? isAtomic : 0);
     cell.write = now;
-    cell.writeIsAtomic = isAtomic;
     return hazard;
   }
-  // Readers that this one does not order are kept together with it.
+  // Readers that this one does not follow are kept together with it.
   Moment reader = now;
   if (read && !isOrdered(cell.read, now)) {
-    reader.thread = Many;
+    reader.thread = Moment::ManyThreads;
     if (cell.read.block != now.block)
-      reader.block = Many;
+      reader.block = Moment::ManyBlocks;
   }
   cell.readGeneration = generation;
   cell.read = reader;
@@ -78,14 +82,14 @@ Hazard KernelShadow::enter(uintptr_t address, int64_t bytes,
                            bool needsWrite, Moment &other) {
   constexpr uintptr_t pageBytes = uintptr_t(1) << pageBits;
   Hazard first = Hazard::None;
-  for (uintptr_t at = address, end = address + bytes; at < end;) {
+  for (uintptr_t at = address, end = address + uintptr_t(bytes); at < end;) {
     Page &page = find(at >> pageBits);
     uintptr_t stop = std::min(end, (at / pageBytes + 1) * pageBytes);
-    if (!page.isFine && ((at | stop) & 3))
-      refine(page);
-    int shift = page.isFine ? 0 : 2;
-    for (uintptr_t cell = at % pageBytes >> shift,
-                   last = (stop - 1) % pageBytes >> shift;
+    int shift = (at | stop) & 1 ? 0 : (at | stop) & 2 ? 1 : 2;
+    if (shift < page.shift)
+      refine(page, shift);
+    for (uintptr_t cell = at % pageBytes >> page.shift,
+                   last = (stop - 1) % pageBytes >> page.shift;
          cell <= last; ++cell) {
       Hazard hazard = enterCell(page.cells[cell], kind, now, needsWrite, other);
       if (first == Hazard::None)

@@ -40,6 +40,7 @@ struct Allocation {
   std::string name;
   uint32_t *writer, *reader; ///< by cell: numbers of operations, or lists
   uint8_t *written;          ///< by cell: a bit for each byte
+  int uses = 1;              ///< of a variable: modules loaded from its file
 
   int64_t cells() const { return bytes / 4 + 1; }
   void makeShadow() {
@@ -61,7 +62,8 @@ struct State {
   std::vector<int64_t> used;
   int count = 0;
   std::atomic<uint64_t> releases{0}; ///< Allocations given back so far.
-  std::vector<std::vector<uint32_t>> readers;
+  std::vector<std::vector<uint32_t>> readers; ///< lists, some unused
+  std::vector<uint32_t> unusedReaders;
 
   uint32_t operation = 0;
   const Clock *clock = nullptr;
@@ -215,7 +217,8 @@ void mgq::device::removeVariable(void *address) {
   State &s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   auto it = s.allocations.upper_bound(static_cast<const char *>(address));
-  if (it == s.allocations.end() || it->second.base != address)
+  if (it == s.allocations.end() || it->second.base != address ||
+      --it->second.uses > 0)
     return;
   it->second.dropShadow();
   ++s.releases;
@@ -308,6 +311,19 @@ static void reportRace(const Allocation &allocation, int64_t cell, bool writes,
              "stream race: " + what);
 }
 
+/// A list of two readers; returns its number.
+static uint32_t makeReaders(uint32_t first, uint32_t second) {
+  State &s = state();
+  if (s.unusedReaders.empty()) {
+    s.readers.push_back({first, second});
+    return uint32_t(s.readers.size() - 1);
+  }
+  uint32_t number = s.unusedReaders.back();
+  s.unusedReaders.pop_back();
+  s.readers[number].assign({first, second});
+  return number;
+}
+
 static void enterRead(const Allocation &allocation, int64_t cell) {
   State &s = state();
   uint32_t &reader = allocation.reader[cell];
@@ -318,8 +334,7 @@ static void enterRead(const Allocation &allocation, int64_t cell) {
       reader = s.operation;
       return;
     }
-    s.readers.push_back({reader, s.operation});
-    reader = isList | uint32_t(s.readers.size() - 1);
+    reader = isList | makeReaders(reader, s.operation);
     return;
   }
   std::vector<uint32_t> &list = s.readers[reader & ~isList];
@@ -336,6 +351,7 @@ static void enterWrite(const Allocation &allocation, int64_t cell) {
     for (uint32_t each : s.readers[reader & ~isList])
       if (!isBefore(each))
         reportRace(allocation, cell, true, each, false);
+    s.unusedReaders.push_back(reader & ~isList);
   } else if (reader != 0 && !isBefore(reader)) {
     reportRace(allocation, cell, true, reader, false);
   }

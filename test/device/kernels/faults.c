@@ -79,6 +79,34 @@ KERNEL bytes(const float *x, float *y, float a, int n) {
   ((unsigned char *)y)[i] = x[i] > a;
 }
 
+/* Halves side by side are no race, nor are bytes of what halves lie beside. */
+KERNEL halves(const float *x, float *y, float a, int n) {
+  int i = BLOCK * BLOCK_SIZE + THREAD;
+  ((__bf16 *)y)[i] = (__bf16)x[i];
+  ((unsigned char *)(y + 32))[i] = x[i] > a;
+}
+
+struct pair {
+  float a;
+  int n;
+};
+
+/* A struct among the parameters. */
+KERNEL by_value(const float *x, float *y, struct pair p) {
+  int i = BLOCK * BLOCK_SIZE + THREAD;
+  if (i < p.n)
+    y[i] = p.a * x[i];
+}
+
+/* Every thread reads y[0], the last one writes it; n: after a barrier. */
+KERNEL many_readers(const float *x, float *y, float a, int n) {
+  float first = *(volatile float *)y;
+  if (n)
+    __nvvm_bar_sync(0);
+  if (THREAD == 63)
+    y[0] = first + x[0];
+}
+
 static SHARED float twice[64];
 
 /* Shared memory that no thread has written. */

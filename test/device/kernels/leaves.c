@@ -15,6 +15,17 @@ KERNEL approximations(const float *x, float *y) {
   out[7] = __nvvm_saturate_f(v);
 }
 
+/* y[4 i ..] = arithmetic and conversions of short types. */
+KERNEL conversions(const float *x, float *y) {
+  int i = BLOCK * BLOCK_SIZE + THREAD;
+  double wide = x[i] * (1 + 1e-9);
+  float *out = y + 4 * i;
+  out[0] = (float)(__bf16)wide;
+  out[1] = (float)(_Float16)wide;
+  out[2] = (float)((__bf16)x[i] * (__bf16)3.0f);
+  out[3] = (float)(__bf16)(i - 20);
+}
+
 /* y[4 i ..] of one warp: down, up and indexed shuffles, and a ballot. */
 KERNEL shuffles(const float *x, float *y) {
   int i = THREAD;

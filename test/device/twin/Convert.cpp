@@ -44,6 +44,19 @@ static std::vector<Kernel> findKernels(Module &module) {
   return kernels;
 }
 
+std::vector<CallInst *> mgq::twin::findBarriers(Module &module) {
+  std::vector<CallInst *> barriers;
+  for (Function &function : module)
+    for (Instruction &inst : instructions(function)) {
+      auto *call = dyn_cast<CallInst>(&inst);
+      Function *callee = call ? call->getCalledFunction() : nullptr;
+      if (callee && (callee->getName().starts_with("llvm.nvvm.barrier") ||
+                     callee->getName() == "llvm.nvvm.bar.warp.sync"))
+        barriers.push_back(call);
+    }
+  return barriers;
+}
+
 //===----------------------------------------------------------------------===//
 // Claims that are false on the host
 //===----------------------------------------------------------------------===//

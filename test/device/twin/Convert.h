@@ -2,6 +2,7 @@
 #ifndef MGQ_TEST_DEVICE_TWIN_CONVERT_H
 #define MGQ_TEST_DEVICE_TWIN_CONVERT_H
 
+#include "llvm/IR/Instructions.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/Error.h"
 #include <memory>
@@ -23,6 +24,9 @@ struct Facts {
   std::vector<Kernel> kernels;
   int64_t sharedBytes = 0; ///< Static variables of all kernels together.
 };
+
+/// Barriers of a device module, kernel by kernel.
+std::vector<llvm::CallInst *> findBarriers(llvm::Module &module);
 
 /// Turns a module for NVPTX into one for x86-64. Address spaces stay: x86 code
 /// treats those of NVPTX as flat. Attributes and metadata go, for many are

@@ -43,6 +43,8 @@ static bool isPrivate(const Value *pointer) {
   const Value *object = getUnderlyingObject(pointer);
   if (isa<AllocaInst>(object))
     return true;
+  if (const auto *argument = dyn_cast<Argument>(object))
+    return argument->hasByValAttr(); // A struct among the parameters.
   const auto *global = dyn_cast<GlobalVariable>(object);
   return global && (global->isConstant() || global->isThreadLocal());
 }

@@ -253,13 +253,6 @@ __bf16 twin_nvvm_f2bf16_rn(float x) {
   memcpy(&result, &half, 2);
   return result;
 }
-/* ABI of the compiler's own conversion: the result is in the low half. */
-__bf16 __truncsfbf2(float x) {
-  uint16_t half = to_bf16(x);
-  __bf16 result;
-  memcpy(&result, &half, 2);
-  return result;
-}
 
 /*===--- Integers
  * ----------------------------------------------------------===*/

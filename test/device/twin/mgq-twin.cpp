@@ -1,9 +1,12 @@
 //===- mgq-twin.cpp - Makes host twins of device code ---------------------===//
 //
 //   mgq-twin [--unchecked] DIR|FILE.bc...
+//   mgq-twin --list-barriers FILE.bc
+//   mgq-twin --omit-barrier=N FILE.bc
 //
 // Each FILE.bc, or DIR/*.bc, which mgq-compile --emit-twins wrote, becomes a
-// shared library FILE.so beside it. One that is there and newer is kept.
+// shared library FILE.so beside it. One that is there and newer is kept. The
+// other forms are for tests of the checks: each barrier has a number.
 //
 //===----------------------------------------------------------------------===//
 
@@ -27,6 +30,12 @@ static cl::list<std::string> inputs(cl::Positional, cl::OneOrMore,
 static cl::opt<bool>
     unchecked("unchecked", cl::cat(category),
               cl::desc("without checks of memory accesses: faster code"));
+static cl::opt<bool>
+    listBarriers("list-barriers", cl::cat(category),
+                 cl::desc("print the function of each barrier, no more"));
+static cl::opt<int>
+    omitBarrier("omit-barrier", cl::init(-1), cl::cat(category),
+                cl::desc("leave out a barrier, by its place in that list"));
 static cl::opt<std::string>
     leavesFile("leaves", cl::cat(category),
                cl::desc("bitcode of Leaves.c, default: beside this program"));
@@ -66,6 +75,17 @@ static Error makeTwin(StringRef input, StringRef output, StringRef leavesPath) {
   Expected<std::unique_ptr<Module>> module = readModule(input, context);
   if (!module)
     return module.takeError();
+  if (listBarriers || omitBarrier >= 0) {
+    std::vector<CallInst *> barriers = findBarriers(**module);
+    if (listBarriers) {
+      for (CallInst *barrier : barriers)
+        outs() << barrier->getFunction()->getName() << "\n";
+      return Error::success();
+    }
+    if (omitBarrier >= int(barriers.size()))
+      return createStringError("has " + Twine(barriers.size()) + " barriers");
+    barriers[omitBarrier]->eraseFromParent();
+  }
   Expected<Facts> facts = convertToHost(**module);
   if (!facts)
     return facts.takeError();
@@ -106,8 +126,8 @@ int main(int argc, char **argv) {
   for (const std::string &file : files) {
     SmallString<256> output(file);
     sys::path::replace_extension(output, "so");
-    if (isNewer(output, file) && isNewer(output, program) &&
-        isNewer(output, leaves))
+    if (!listBarriers && omitBarrier < 0 && isNewer(output, file) &&
+        isNewer(output, program) && isNewer(output, leaves))
       continue;
     if (Error error = makeTwin(file, output, leaves)) {
       WithColor::error(errs(), "mgq-twin")
