@@ -22,8 +22,8 @@ static uint64_t check;
 /* Calls an entry point of the driver. */
 #define CALL(name, ...)                                                        \
   do {                                                                         \
-    fn entry = (fn)dlsym(library, name);                                       \
-    int code = entry ? entry(__VA_ARGS__) : -1;                                \
+    fn driver = (fn)dlsym(library, name);                                      \
+    int code = driver ? driver(__VA_ARGS__) : -1;                              \
     if (code) {                                                                \
       fprintf(stderr, "%s failed: %d\n", name, code);                          \
       exit(1);                                                                 \
@@ -49,6 +49,7 @@ void test_open(void) {
   for (i = 0; i < table->kernel_count; ++i)
     CALL("cuModuleGetFunction", &functions[i], module, table->kernels[i].name);
   CALL("cuMemAlloc_v2", &check, sizeof(mgq_cuda_check));
+  CALL("cuMemsetD8Async", check, 0, sizeof(mgq_cuda_check), stream);
 }
 
 static void synchronize(void) { CALL("cuStreamSynchronize", stream); }
