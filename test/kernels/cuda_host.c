@@ -1,4 +1,5 @@
-/*===- cuda_host.c - A runtime that is just enough for tests of kernels -----===*\
+/*===- cuda_host.c - A runtime that is just enough for tests of kernels
+-----===*\
 |*
 |* Runs layer functions on the device that libcuda.so.1 offers, one stream, one
 |* call after the other; products are computed on the host. Every fault ends the
@@ -15,15 +16,15 @@
 typedef int (*fn)();
 
 static void *library;
-static void *stream;
+static void *stream, *module;
 static void *functions[4096];
 static uint64_t check;
 
 /* Calls an entry point of the driver. */
 #define CALL(name, ...)                                                        \
   do {                                                                         \
-    fn driver = (fn)dlsym(library, name);                                      \
-    int code = driver ? driver(__VA_ARGS__) : -1;                              \
+    fn function_ = (fn)dlsym(library, name);                                   \
+    int code = function_ ? function_(__VA_ARGS__) : -1;                        \
     if (code) {                                                                \
       fprintf(stderr, "%s failed: %d\n", name, code);                          \
       exit(1);                                                                 \
@@ -33,7 +34,7 @@ static uint64_t check;
 void test_open(void) {
   const mgq_cuda_module *table = &mgq_cuda_module_table;
   int device;
-  void *context, *module;
+  void *context;
   int32_t i;
   library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library || table->abi_version != MGQ_CUDA_ABI_VERSION) {
@@ -50,6 +51,13 @@ void test_open(void) {
     CALL("cuModuleGetFunction", &functions[i], module, table->kernels[i].name);
   CALL("cuMemAlloc_v2", &check, sizeof(mgq_cuda_check));
   CALL("cuMemsetD8Async", check, 0, sizeof(mgq_cuda_check), stream);
+}
+
+/* Gives back what test_open took: the test device tells what is left. */
+void test_close(void) {
+  CALL("cuMemFree_v2", check);
+  CALL("cuStreamDestroy_v2", stream);
+  CALL("cuModuleUnload", module);
 }
 
 static void synchronize(void) { CALL("cuStreamSynchronize", stream); }
@@ -90,7 +98,8 @@ void mgq_cuda_launch(int32_t kernel, int64_t blocks, void *const *params) {
   synchronize(); /* so that a fault is that kernel's */
 }
 
-/*===--- Products, on the host ----------------------------------------------===*/
+/*===--- Products, on the host
+ * ----------------------------------------------===*/
 
 static int64_t size_of(int32_t type) {
   return type == MGQ_F64 ? 8 : type == MGQ_F32 ? 4 : 2;
@@ -124,8 +133,10 @@ void mgq_cuda_matmul(const mgq_cuda_product *p, const void *a, const void *b,
   int64_t rowsB = p->transpose_b ? p->n : p->k;
   int64_t columnsA = p->transpose_a ? p->m : p->k;
   int64_t columnsB = p->transpose_b ? p->k : p->n;
-  int64_t sizeA = (p->batch - 1) * p->stride_a + (rowsA - 1) * p->lda + columnsA;
-  int64_t sizeB = (p->batch - 1) * p->stride_b + (rowsB - 1) * p->ldb + columnsB;
+  int64_t sizeA =
+      (p->batch - 1) * p->stride_a + (rowsA - 1) * p->lda + columnsA;
+  int64_t sizeB =
+      (p->batch - 1) * p->stride_b + (rowsB - 1) * p->ldb + columnsB;
   int64_t sizeC = (p->batch - 1) * p->stride_c + (p->m - 1) * p->ldc + p->n;
   void *da = fetch(a, sizeA, p->a_type), *db = fetch(b, sizeB, p->b_type);
   char *dc = fetch(c, sizeC, p->c_type);

@@ -151,6 +151,7 @@ def run_cases(library, sizes, flags, cases):
             failures += 1
             print(f"FAIL {case.name}: {str(error).strip()}", file=sys.stderr)
     check_optimizer(device)
+    device.library.test_close()
     print(f"{len(cases) - failures} passed, {failures} failed")
     return failures
 
