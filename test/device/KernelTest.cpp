@@ -365,3 +365,24 @@ TEST_F(Kernels, HostCodeIsRefused) {
   EXPECT_THAT(result.output,
               HasSubstr("is no device code: its target is 'x86_64"));
 }
+
+TEST_F(Kernels, ChecksCanBeLeftOut) {
+  makeTwin("rows-unchecked", "rows.c", "", "", "--unchecked");
+  Result right = run("rows", {"IMAGE=rows-unchecked"});
+  EXPECT_EQ(right.status, 0) << right.output;
+  makeTwin("rows-wrong", "rows.c", "-DOMIT=2", "", "--unchecked");
+  Result wrong = run("rows", {"IMAGE=rows-wrong", "SEEDED=1"});
+  EXPECT_EQ(wrong.status, 0) << wrong.output;
+}
+
+TEST_F(Kernels, BarriersHaveNumbers) {
+  std::string code = codeOf("rows");
+  Result list = shell(MGQ_TWIN_TOOL " --list-barriers " + code);
+  EXPECT_EQ(list.output, "row_range\nrow_range\nrow_range\n");
+  Result none = shell(MGQ_TWIN_TOOL " --omit-barrier=3 " + code);
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.output, HasSubstr("has 3 barriers"));
+  makeTwin("rows-omitted", "rows.c", "", "", "--omit-barrier=1");
+  Result omitted = run("rows", {"IMAGE=rows-omitted", "SEEDED=1"});
+  EXPECT_EQ(omitted.status, faultStatus) << omitted.output;
+}

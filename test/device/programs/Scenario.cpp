@@ -134,14 +134,19 @@ static std::string without(const std::string &text, const std::string &omit) {
   return result;
 }
 
-void scenario::makeTwin(const std::string &image, const std::string &file,
-                        const std::string &flags, const std::string &omit) {
+std::string scenario::codeOf(const std::string &image) {
   char hash[32];
   std::snprintf(hash, sizeof hash, "%016llx",
                 (unsigned long long)mgq_hash(MGQ_HASH_START, image.data(),
                                              int64_t(image.size())));
+  return twinFolder() + "/" + hash + ".bc";
+}
+
+void scenario::makeTwin(const std::string &image, const std::string &file,
+                        const std::string &flags, const std::string &omit,
+                        const std::string &options) {
   std::string source = MGQ_DEVICE_SOURCES "/kernels/" + file;
-  std::string code = twinFolder() + "/" + hash + ".bc";
+  std::string code = codeOf(image);
   if (fs::path(file).extension() == ".c") {
     Result result =
         shell("clang-22 --target=nvptx64-nvidia-cuda -march=sm_80 "
@@ -152,7 +157,7 @@ void scenario::makeTwin(const std::string &image, const std::string &file,
   } else {
     std::ofstream(code) << without(readFile(source), omit);
   }
-  Result result = shell(MGQ_TWIN_TOOL " " + code);
+  Result result = shell(MGQ_TWIN_TOOL " " + options + " " + code);
   ASSERT_EQ(result.status, 0) << result.output;
 }
 

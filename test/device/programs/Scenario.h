@@ -35,10 +35,13 @@ std::vector<Result> runRanks(const std::string &scenario, int count,
 /// Runs a command of the shell.
 Result shell(const std::string &command);
 
-/// Makes a twin of `file` (C with `flags`, or LLVM IR) that a module loaded
-/// from `image` is.
+/// Makes a twin of `file` (C with `flags`, or LLVM IR without the line that has
+/// `omit`) that a module loaded from `image` is. `options` are mgq-twin's.
 void makeTwin(const std::string &image, const std::string &file,
-              const std::string &flags = "", const std::string &omit = "");
+              const std::string &flags = "", const std::string &omit = "",
+              const std::string &options = "");
+/// The bitcode that it was made from.
+std::string codeOf(const std::string &image);
 /// The folder of twins, which is the environment's MGQ_TWIN_DIR.
 std::string twinFolder();
 
