@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Installs what building and testing need: Debian packages, and in build/venv
 # Python packages with the commands of frontends/pytorch.
+#   scripts/setup.sh          without CUDA
+#   scripts/setup.sh --cuda   with what compiling for CUDA needs, where no toolkit
+#                             is in CUDA_HOME or /usr/local/cuda
 # Does nothing, quickly, when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,10 +17,12 @@ packages=(
   openmpi-bin libopenmpi-dev
 )
 
-if [ $# -gt 0 ]; then
-  echo "usage: scripts/setup.sh" >&2
-  exit 2
-fi
+with_cuda=
+case "$*" in
+  '') ;;
+  --cuda) with_cuda=yes ;;
+  *) echo "usage: scripts/setup.sh [--cuda]" >&2; exit 2 ;;
+esac
 
 # Prints the packages that are not installed.
 missing_packages() {
@@ -44,11 +49,31 @@ fi
 # A stamp holds what build/venv was made from.
 stamp=build/venv/made-from
 wanted=$(cat scripts/requirements.txt frontends/pytorch/pyproject.toml)
+pip=(build/venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check)
 if [ "$wanted" != "$(cat "$stamp" 2>/dev/null)" ]; then
   mkdir -p build
   [ -x build/venv/bin/python ] || python3 -m venv build/venv
-  pip=(build/venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check)
   "${pip[@]}" -r scripts/requirements.txt
   "${pip[@]}" --no-deps --no-build-isolation --editable frontends/pytorch
   echo "$wanted" >"$stamp"
+fi
+
+# Whether a folder is a CUDA toolkit with what compiling needs.
+is_toolkit() {
+  [ -x "$1/bin/ptxas" ] && [ -e "$1/nvvm/libdevice/libdevice.10.bc" ] &&
+    [ -e "$1/include/cuda.h" ] && [ -e "$1/include/cublasLt.h" ]
+}
+
+# Assembler, libdevice and headers, as wheels: no compiler of CUDA is needed.
+# torch's own wheels have the rest of the headers, and NCCL's.
+if [ -n "$with_cuda" ]; then
+  toolkit=${CUDA_HOME:-/usr/local/cuda}
+  stamp=build/venv/cuda-made-from
+  wanted=$(cat scripts/requirements-cuda.txt)
+  if is_toolkit "$toolkit"; then
+    echo "setup.sh: CUDA toolkit in $toolkit"
+  elif [ "$wanted" != "$(cat "$stamp" 2>/dev/null)" ]; then
+    "${pip[@]}" --no-deps -r scripts/requirements-cuda.txt
+    echo "$wanted" >"$stamp"
+  fi
 fi

@@ -3,6 +3,7 @@
 #include "compiler/Driver/CommandLine.h"
 
 #include "compiler/Pipelines/Phases.h"
+#include "passes/Kernels/Cuda/Images.h"
 #include "passes/NN/Globs.h"
 
 #include "llvm/ADT/StringExtras.h"
@@ -49,8 +50,20 @@ struct Flags {
   cl::opt<std::string> cpu{
       "cpu", cl::desc("native, x86-64-v3, x86-64-v4 or x86-64-v4-bf16"),
       cl::init(Options().cpu), cl::cat(category)};
-  cl::opt<std::string> gpuArch{"gpu-arch", cl::desc("sm_80,sm_90,..."),
-                               cl::cat(category)};
+  cl::list<std::string> gpuArch{
+      "gpu-arch",
+      cl::desc("GPUs to make code for (default: sm_80,sm_86,sm_89,sm_90)"),
+      cl::value_desc("sm_80,..."), cl::CommaSeparated, cl::cat(category)};
+  cl::opt<std::string> cudaToolkit{
+      "cuda-toolkit",
+      cl::desc("folder with bin/ptxas and nvvm/libdevice (default: $CUDA_HOME, "
+               "/usr/local/cuda, or what scripts/setup.sh --cuda installed)"),
+      cl::value_desc("DIR"), cl::cat(category)};
+  cl::opt<std::string> emitTwins{
+      "emit-twins",
+      cl::desc("leave the LLVM bitcode of the kernels in DIR/HASH.bc, for "
+               "tests without a GPU"),
+      cl::value_desc("DIR"), cl::cat(category)};
   cl::opt<int64_t> stages{"stages",
                           cl::desc("pipeline stages (default: 1, or what is "
                                    "best for --ranks)"),
@@ -182,7 +195,7 @@ static ExitStatus checkFlags(const Flags &flags) {
   bool hasPlan = flags.plan.getNumOccurrences() != 0;
   auto all = [](ArrayRef<StringRef> words) { return words; };
   const Word words[] = {
-      {flags.target, targets, hasPlan ? all(targets) : first(targets, 1)},
+      {flags.target, targets, targets},
       {flags.cpu, cpus, cpus},
       {flags.schedule, schedules, schedules},
       {flags.partition, partitions, partitions},
@@ -235,8 +248,10 @@ static ExitStatus checkFlags(const Flags &flags) {
       flags.precisionOf.empty())
     return usage("--fp32-steps and --bf16-ramp: with --precision=f32 all steps "
                  "are in f32; expected --precision=layered or bf16");
-  if (flags.gpuArch.getNumOccurrences())
-    return notYet("--gpu-arch");
+  for (const std::string &arch : flags.gpuArch)
+    if (!kernels::isCudaArchitecture(arch))
+      return usage("--gpu-arch=" + arch +
+                   ": expected sm_80 or later, as sm_80,sm_90");
   if (flags.planTimeline.getNumOccurrences() && !hasPlan)
     return usage("--plan-timeline needs --plan");
   return kSuccess;
@@ -362,6 +377,10 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.planTimeline = flags.planTimeline;
   options.target = flags.target;
   options.cpu = flags.cpu;
+  if (!flags.gpuArch.empty())
+    options.gpuArchs.assign(flags.gpuArch.begin(), flags.gpuArch.end());
+  options.cudaToolkit = flags.cudaToolkit;
+  options.emitTwins = flags.emitTwins;
   options.recompute = flags.recompute;
   options.stopAfter = flags.stopAfter;
   options.dumpIr = flags.dumpIr;

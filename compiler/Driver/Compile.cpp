@@ -10,6 +10,7 @@
 #include "compiler/Driver/PlanReport.h"
 #include "compiler/Driver/Tables.h"
 #include "compiler/Pipelines/Registration.h"
+#include "passes/Kernels/Cuda/Images.h"
 #include "passes/Kernels/Object.h"
 #include "passes/Kernels/Passes.h"
 #include "passes/Planner/PlanText.h"
@@ -50,6 +51,7 @@ private:
   int compileProgram(size_t at);
   int gatherPrograms();
   int writeIr(ModuleOp module);
+  llvm::Error embedCudaImages(ModuleOp module);
   int emit();
   bool isSingle() const { return micro.counts.size() == 1; }
 
@@ -200,6 +202,18 @@ int Compiler::writeIr(ModuleOp module) {
   return kSuccess;
 }
 
+/// Makes cubins of the device code.
+llvm::Error Compiler::embedCudaImages() {
+  kernels::CudaImageOptions images;
+  images.architectures = options.gpuArchs;
+  images.toolkit = options.cudaToolkit;
+  images.twins = options.emitTwins;
+  if (options.saveTemps)
+    images.keep = options.output;
+  return kernels::embedImages(module->lookupSymbol<ModuleOp>("kernels"),
+                              images);
+}
+
 /// Writes tables and kernels as objects, and links them.
 int Compiler::emit() {
   SmallString<256> modelPath(options.model);
@@ -224,6 +238,9 @@ int Compiler::emit() {
         llvm::sys::fs::remove(path);
   };
 
+  if (options.target == "cuda")
+    if (llvm::Error error = embedCudaImages())
+      return reportError(kTool, std::move(error));
   llvm::LLVMContext llvmContext;
   auto data = buildTables(llvmContext, modules, start, modelPath);
   llvm::Error error = writeDataObject(*data, objects.front());

@@ -44,6 +44,9 @@ struct Options {
 
   std::string target = "cpu";
   std::string cpu = "native";
+  std::vector<std::string> gpuArchs = {"sm_80", "sm_86", "sm_89", "sm_90"};
+  std::string cudaToolkit; // folder; empty: searched for
+  std::string emitTwins;   // folder for bitcode of kernels; empty: none
   int64_t microBatches = 1;
   /// --micro-batches=MIN:MAX; 0: one number is given.
   int64_t leastMicroBatches = 0, mostMicroBatches = 0;

@@ -2,6 +2,7 @@
 
 #include "compiler/Pipelines/Phases.h"
 
+#include "passes/Kernels/Cuda/Pipeline.h"
 #include "passes/Kernels/Passes.h"
 #include "passes/Kernels/Pipeline.h"
 #include "passes/NN/Passes.h"
@@ -69,10 +70,18 @@ static void buildDifferentiate(OpPassManager &passes, const Options &options) {
 static void buildKernels(OpPassManager &passes, const Options &options) {
   if (!options.hasKernels())
     return; // Only a plan is asked for.
-  // What is frozen in every call is packed once, not in every product.
-  passes.addPass(kernels::createMarkPackablePass());
+  bool isCuda = options.target == "cuda";
+  // What is frozen in every call is packed once, not in every product. cuBLASLt
+  // takes matrices as they are.
+  if (!isCuda)
+    passes.addPass(kernels::createMarkPackablePass());
   // From here on @kernels holds the code; calls outside stay on tensors.
   passes.addPass(kernels::createIsolateKernelsPass());
+  if (isCuda) {
+    kernels::buildCudaKernelPipeline(passes.nest<ModuleOp>(),
+                                     kernels::CudaOptions());
+    return;
+  }
   kernels::CpuOptions cpu;
   cpu.cpu = options.cpu;
   kernels::buildCpuKernelPipeline(passes.nest<ModuleOp>(), cpu);

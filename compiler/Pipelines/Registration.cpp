@@ -5,6 +5,8 @@
 #include "dialects/Kern/Kern.h"
 #include "dialects/NN/NN.h"
 #include "dialects/Pipe/Pipe.h"
+#include "passes/Kernels/Cuda/Passes.h"
+#include "passes/Kernels/Cuda/Pipeline.h"
 #include "passes/Kernels/Passes.h"
 #include "passes/Kernels/Pipeline.h"
 #include "passes/NN/Passes.h"
@@ -45,13 +47,14 @@
 using namespace mlir;
 
 void mgq::registerDialects(DialectRegistry &registry) {
-  registry.insert<affine::AffineDialect, arith::ArithDialect,
-                  bufferization::BufferizationDialect, cf::ControlFlowDialect,
-                  func::FuncDialect, index::IndexDialect, kern::KernDialect,
-                  linalg::LinalgDialect, LLVM::LLVMDialect, math::MathDialect,
-                  memref::MemRefDialect, nn::NNDialect, pipe::PipeDialect,
-                  scf::SCFDialect, tensor::TensorDialect, ub::UBDialect,
-                  vector::VectorDialect>();
+  registry
+      .insert<affine::AffineDialect, arith::ArithDialect,
+              bufferization::BufferizationDialect, cf::ControlFlowDialect,
+              func::FuncDialect, gpu::GPUDialect, index::IndexDialect,
+              kern::KernDialect, linalg::LinalgDialect, LLVM::LLVMDialect,
+              math::MathDialect, memref::MemRefDialect, nn::NNDialect,
+              NVVM::NVVMDialect, pipe::PipeDialect, scf::SCFDialect,
+              tensor::TensorDialect, ub::UBDialect, vector::VectorDialect>();
 
   // Bufferization.
   kern::registerBufferization(registry);
@@ -79,6 +82,8 @@ void mgq::registerDialects(DialectRegistry &registry) {
 void mgq::registerPasses() {
   nn::registerNNPasses();
   kernels::registerKernelsPasses();
+  kernels::registerCudaKernelsPasses();
   kernels::registerCpuKernelPipeline();
+  kernels::registerCudaKernelPipeline();
   pipe::registerPipePasses();
 }

@@ -90,7 +90,17 @@ private:
 };
 } // namespace
 
-/// See nn.adamw for the formula and the order of the scalars.
+AdamWState mgq::kernels::updateAdamW(ScalarBuilder &s, ValueRange c,
+                                     const AdamWState &now, Value gradient) {
+  Value g = s.mul(gradient, c[0]);
+  Value p = s.mul(now.parameter, c[1]);
+  Value m = now.momentum;
+  m = s.add(m, s.mul(c[3], s.sub(g, m)));
+  Value v = s.add(s.mul(now.variance, c[4]), s.mul(s.mul(c[5], g), g));
+  Value root = s.add(s.mul(s.sqrt(v), c[7]), c[8]);
+  return {s.sub(p, s.div(s.mul(c[6], m), root)), m, v};
+}
+
 static void addAdamW(ModuleOp module) {
   enum { parameter, gradient, momentum, variance, scalarsArgument };
   FunctionWriter w(module, "mgq_adamw", 5, Type());
@@ -99,15 +109,12 @@ static void addAdamW(ModuleOp module) {
   for (int i = 0; i < 9; ++i)
     c.push_back(w.load(scalarsArgument, w.i64(i)));
   w.loop(Value(), [&](Value i, Value) {
-    Value g = s.mul(w.load(gradient, i), c[0]);
-    Value p = s.mul(w.load(parameter, i), c[1]);
-    Value m = w.load(momentum, i);
-    m = s.add(m, s.mul(c[3], s.sub(g, m)));
-    Value v = s.add(s.mul(w.load(variance, i), c[4]), s.mul(s.mul(c[5], g), g));
-    Value root = s.add(s.mul(s.sqrt(v), c[7]), c[8]);
-    w.store(s.sub(p, s.div(s.mul(c[6], m), root)), parameter, i);
-    w.store(m, momentum, i);
-    w.store(v, variance, i);
+    AdamWState now{w.load(parameter, i), w.load(momentum, i),
+                   w.load(variance, i)};
+    AdamWState next = updateAdamW(s, c, now, w.load(gradient, i));
+    w.store(next.parameter, parameter, i);
+    w.store(next.momentum, momentum, i);
+    w.store(next.variance, variance, i);
     return Value();
   });
   w.finish(Value());

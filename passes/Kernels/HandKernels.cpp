@@ -11,8 +11,7 @@ using namespace mgq::kernels;
 KernelCalls::KernelCalls(ModuleOp module, CpuFamily family)
     : module(module), gemms(module, family) {}
 
-/// The address of `buffer`'s first element.
-static Value makePointer(OpBuilder &b, Location loc, Value buffer) {
+Value mgq::kernels::makePointer(OpBuilder &b, Location loc, Value buffer) {
   auto type = cast<MemRefType>(buffer.getType());
   SmallVector<int64_t> strides;
   int64_t offset;

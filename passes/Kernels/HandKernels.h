@@ -11,6 +11,10 @@
 
 namespace mgq::kernels {
 
+/// The address of `buffer`'s first element, as an LLVM pointer.
+mlir::Value makePointer(mlir::OpBuilder &builder, mlir::Location loc,
+                        mlir::Value buffer);
+
 /// Replaces ops on memrefs by calls of private functions, one per kind and
 /// shape, which pass pointers and a constant table to a generated kernel.
 class KernelCalls {

@@ -18,6 +18,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "passes/Kernels/Cuda/Products.h"
 #include "passes/Kernels/Lowering.h"
 #include "passes/Kernels/Passes.h"
 
@@ -485,7 +486,7 @@ static void inlineLoops(kern::LoopsOp op) {
   op.erase();
 }
 
-static LogicalResult lowerFunction(func::FuncOp function) {
+static LogicalResult lowerFunction(func::FuncOp function, bool keepProducts) {
   SmallVector<Operation *> ops;
   for (Operation &op : function.getBody().front())
     ops.push_back(&op);
@@ -493,9 +494,10 @@ static LogicalResult lowerFunction(func::FuncOp function) {
     LogicalResult result = success();
     if (auto loops = dyn_cast<kern::LoopsOp>(op))
       inlineLoops(loops);
-    else if (auto matmul = dyn_cast<kern::MatmulOp>(op))
-      lowerMatmul(matmul);
-    else if (auto copy = dyn_cast<memref::CopyOp>(op))
+    else if (auto matmul = dyn_cast<kern::MatmulOp>(op)) {
+      if (!keepProducts || !isLibraryProduct(matmul))
+        lowerMatmul(matmul);
+    } else if (auto copy = dyn_cast<memref::CopyOp>(op))
       result = lowerCopy(copy);
     else if (auto linalgOp = dyn_cast<linalg::LinalgOp>(op))
       result = lowerLinalg(linalgOp);
@@ -510,10 +512,12 @@ static LogicalResult lowerFunction(func::FuncOp function) {
 
 namespace {
 struct LowerLoopsPass : mgq::kernels::impl::LowerLoopsPassBase<LowerLoopsPass> {
+  using Base::Base;
+
   void runOnOperation() override {
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (function->hasAttr(nn::kLayerAttr) && !function.isExternal() &&
-          failed(lowerFunction(function)))
+          failed(lowerFunction(function, keepProducts)))
         return signalPassFailure();
   }
 };

@@ -206,6 +206,15 @@ private:
   int nextString = 0;
 };
 
+/// What AdamW keeps of an element.
+struct AdamWState {
+  Value parameter, momentum, variance;
+};
+/// The update of an element by nn.adamw, which has the formula; `scalars` are
+/// in its order, then epsilon.
+AdamWState updateAdamW(ScalarBuilder &s, ValueRange scalars,
+                       const AdamWState &now, Value gradient);
+
 /// outer x axis x inner view of a shape around `axis`.
 struct AxisView {
   int64_t outer = 1, size, inner = 1;

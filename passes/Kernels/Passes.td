@@ -55,6 +55,10 @@ def LowerLoopsPass : Pass<"kern-lower-loops", "::mlir::ModuleOp"> {
   let description = [{
     scf.parallel outermost, scf.for inside, one contiguous dimension innermost.
   }];
+  let options = [
+    Option<"keepProducts", "keep-products", "bool", /*default=*/"false",
+           "Leave products of floats in rows of contiguous elements to a library">
+  ];
   let dependentDialects = [
     "::mlir::arith::ArithDialect", "::mlir::math::MathDialect",
     "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect"

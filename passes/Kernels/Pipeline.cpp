@@ -13,12 +13,11 @@
 using namespace mlir;
 using namespace mgq::kernels;
 
-/// nn on tensors to loops on memrefs.
-static void addLoweringPasses(OpPassManager &passes,
-                              const CpuOptions &options) {
+void mgq::kernels::buildBufferPipeline(OpPassManager &passes,
+                                       bool fusedAttention) {
   passes.addPass(createSinkCastsPass());
   ConvertNNToLinalgPassOptions convert;
-  convert.fusedAttention = options.fusedAttention;
+  convert.fusedAttention = fusedAttention;
   passes.addPass(createConvertNNToLinalgPass(convert));
   // Equal subexpressions become one value before fusion counts users.
   passes.addPass(createCSEPass());
@@ -44,7 +43,7 @@ static std::string familyOf(StringRef cpu) {
 
 void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
                                           const CpuOptions &options) {
-  addLoweringPasses(passes, options);
+  buildBufferPipeline(passes, options.fusedAttention);
   // Products of f32 are calls of generated kernels; loops take the others.
   LowerMatmulPassOptions matmul;
   matmul.cpu = familyOf(options.cpu);

@@ -46,6 +46,9 @@ struct CpuOptions {
   bool optimizer = true;
 };
 
+/// Adds the passes up to one-shot-bufferize, which all targets share.
+void buildBufferPipeline(mlir::OpPassManager &pm, bool fusedAttention);
+
 /// Adds the passes above to `pm`, a pass manager of the module of layers.
 void buildCpuKernelPipeline(mlir::OpPassManager &pm, const CpuOptions &options);
 

@@ -1,0 +1,60 @@
+#ifndef MGQ_PASSES_KERNELS_CUDA_PASSES_TD
+#define MGQ_PASSES_KERNELS_CUDA_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def CudaPrepareProductsPass : Pass<"cuda-prepare-products", "::mlir::ModuleOp"> {
+  let summary = "Give products operands that cuBLASLt takes";
+  let description = [{
+    Products of integers and of matrices whose columns are not contiguous become
+    loops. An operand that is narrower than the other is widened into a buffer of
+    its own, a constant is copied into one.
+  }];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::linalg::LinalgDialect",
+    "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect"
+  ];
+}
+
+def CudaOutlinePass : Pass<"cuda-outline", "::mlir::ModuleOp"> {
+  let summary = "Move each loop nest of a layer into a kernel, and launch that";
+  let description = [{
+    The iterations of the outermost parallel loop are rows, each run by one
+    thread, a warp or a block; inner loops are cut among those (Distribute.h).
+    Kernels stand in `gpu.module @cuda`; equal ones are one. How many threads
+    run depends on shapes only.
+  }];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::NVVM::NVVMDialect",
+    "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect"
+  ];
+}
+
+def CudaAddOptimizerPass : Pass<"cuda-add-optimizer", "::mlir::ModuleOp"> {
+  let summary = "Add mgq_adamw, mgq_accumulate and mgq_cuda_sq_norm, which the runtime calls";
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::NVVM::NVVMDialect",
+    "::mlir::math::MathDialect", "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect"
+  ];
+}
+
+def CudaCallRuntimePass : Pass<"cuda-call-runtime", "::mlir::ModuleOp"> {
+  let summary = "Turn launches and products into calls of the runtime";
+  let description = [{
+    See runtime/include/rt_cuda.h. A kernel's number is its place in
+    `gpu.module @cuda`.
+  }];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::memref::MemRefDialect"
+  ];
+}
+
+def CudaExpandMathPass : Pass<"cuda-expand-math", "::mlir::gpu::GPUModuleOp"> {
+  let summary = "Replace math ops whose libdevice function is not exact, or has no host twin";
+  let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
+}
+
+#endif // MGQ_PASSES_KERNELS_CUDA_PASSES_TD

@@ -1,0 +1,112 @@
+/*===- rt_cuda.h - What the host code of a CUDA program calls
+--------------===*\
+|*
+|* A layer function of a CUDA program has the kernel ABI of rt.h
+|* (mgq_kernel: args, scratch), but its pointers are device addresses and it
+|* only enqueues work on the calling thread's current stream. It calls the
+|* functions below; the runtime (runtime/src/cuda) has them. They return
+|* nothing: the runtime keeps the first fault of a stream and reports it at the
+|* next event.
+|*
+|* mgq_cuda_module_table describes the device code: one cubin for each
+|* architecture, with the same kernels in the same order.
+|*
+\*===----------------------------------------------------------------------===*/
+#ifndef MGQ_RUNTIME_INCLUDE_RT_CUDA_H
+#define MGQ_RUNTIME_INCLUDE_RT_CUDA_H
+
+#include "runtime/include/rt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Raised whenever something below changes; runtime and object must agree. */
+#define MGQ_CUDA_ABI_VERSION 1
+
+/* Device code for one architecture, as cuModuleLoadData takes it. It runs on
+ * devices of the same major version and this or a higher minor version. */
+typedef struct mgq_cuda_image {
+  int32_t sm; /* 80, 86, 89, 90 */
+  const void *data;
+  int64_t bytes;
+} mgq_cuda_image;
+
+/* A kernel; its name is the same in every image. */
+typedef struct mgq_cuda_kernel {
+  const char *name;
+  int32_t threads;     /* of a block, in every launch */
+  int32_t param_count; /* that mgq_cuda_launch gets */
+  /* 1: the kernel checks indices. The runtime passes one more parameter behind
+   * the others: the device address of a mgq_cuda_check. */
+  int32_t checks;
+} mgq_cuda_kernel;
+
+/* In device memory, one per rank, zero at the start. The first check that fails
+ * sets it; the runtime looks at it where it waits for the device anyway. */
+typedef struct mgq_cuda_check {
+  int32_t failed; /* 0, or 1 + index into mgq_cuda_module.checks */
+  int32_t unused;
+  int64_t index; /* was outside [0, size) */
+  int64_t size;
+} mgq_cuda_check;
+
+typedef struct mgq_cuda_module {
+  int32_t abi_version;
+  const mgq_cuda_image *images;
+  int32_t image_count;
+  const mgq_cuda_kernel *kernels;
+  int32_t kernel_count;
+  /* What failing checks name: ONNX nodes. */
+  const char *const *checks;
+  int32_t check_count;
+} mgq_cuda_module;
+
+extern const mgq_cuda_module mgq_cuda_module_table;
+
+/*===--- Called by generated host code
+ * --------------------------------------===*/
+
+/* Enqueues a kernel on `blocks` blocks (one dimension). `params` has the
+ * addresses of the parameters' values, as cuLaunchKernel takes them; they are
+ * read before the call returns. */
+void mgq_cuda_launch(int32_t kernel, int64_t blocks, void *const *params);
+
+/* C[i] = op(A[i]) op(B[i]) for i in [0, batch), row-major: op(A) is m x k,
+ * op(B) is k x n, C is m x n. Sums are in f32 (f64 for f64). Tables of
+ * constants: the address of one may serve as the key of what was chosen for it.
+ */
+typedef struct mgq_cuda_product {
+  int32_t a_type, b_type, c_type; /* mgq_type; a_type == b_type: F32, BF16, F16
+                                     or F64; c_type: F32, F64, BF16 or F16 */
+  int32_t transpose_a;            /* 1: A is stored k x m */
+  int32_t transpose_b;            /* 1: B is stored n x k */
+  int32_t reserved;
+  int64_t batch, m, n, k;
+  /* Elements between rows as stored; columns are contiguous. */
+  int64_t lda, ldb, ldc;
+  /* Elements between matrices of the batch; 0: one for all. */
+  int64_t stride_a, stride_b, stride_c;
+} mgq_cuda_product;
+
+void mgq_cuda_matmul(const mgq_cuda_product *product, const void *a,
+                     const void *b, void *c);
+
+/*===--- Generated, called by the runtime
+ * -----------------------------------===*/
+
+/* Optimizer kernels; each enqueues on the current stream. Pointers are device
+ * addresses but for `scalars`, which is read before the call returns. The
+ * generated `mgq_adamw` and `mgq_accumulate` have the types of rt.h. */
+
+/* Adds the squares of n elements, in f64: `blocks` (device, room for
+ * ceil(n / MGQ_NORM_BLOCK) values) gets the sums of blocks of MGQ_NORM_BLOCK
+ * elements, `*sum` (device) their sum, in order. */
+void mgq_cuda_sq_norm(double *sum, double *blocks, const float *values,
+                      int64_t n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MGQ_RUNTIME_INCLUDE_RT_CUDA_H */

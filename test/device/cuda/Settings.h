@@ -1,0 +1,40 @@
+//===- Settings.h - What the environment asks for ---------------*- C++ -*-===//
+#ifndef MGQ_TEST_DEVICE_CUDA_SETTINGS_H
+#define MGQ_TEST_DEVICE_CUDA_SETTINGS_H
+
+#include "test/device/cuda/Report.h"
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace mgq::device {
+
+/// Call number `call` (from 1) of `function` fails with `code`. Function
+/// "kernel": the kernel ends with a fault that later calls meet.
+struct InjectedFailure {
+  std::string function;
+  int64_t call;
+  int code;
+};
+
+struct Settings {
+  int devices = 1;            ///< MGQ_FAKE_DEVICES
+  int architecture = 80;      ///< MGQ_FAKE_SM, 86 for sm_86
+  int64_t memory = 2ll << 30; ///< MGQ_FAKE_MEMORY, bytes of a device
+  uint64_t seed = 0;          ///< MGQ_FAKE_SEED
+  int delay = 100;            ///< MGQ_FAKE_DELAY, microseconds at most
+  int timeout = 60;           ///< MGQ_FAKE_TIMEOUT, seconds
+  std::string twinFolder;     ///< MGQ_TWIN_DIR
+  std::string reportFile;     ///< MGQ_FAKE_REPORT
+  std::vector<InjectedFailure> failures; ///< MGQ_FAKE_FAIL, NAME:CALL:CODE,...
+};
+
+/// Read at the first call. A value that makes no sense ends the process.
+MGQ_DEVICE_EXPORT const Settings &settings();
+
+/// The code with which this call of `function` must fail, 0: it need not.
+MGQ_DEVICE_EXPORT int injectedFailure(const char *function);
+
+} // namespace mgq::device
+
+#endif // MGQ_TEST_DEVICE_CUDA_SETTINGS_H

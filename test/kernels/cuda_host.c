@@ -1,0 +1,164 @@
+/*===- cuda_host.c - A runtime that is just enough for tests of kernels
+-----===*\
+|*
+|* Runs layer functions on the device that libcuda.so.1 offers, one stream, one
+|* call after the other; products are computed on the host. Every fault ends the
+|* process with a message.
+|*
+\*===----------------------------------------------------------------------===*/
+#include "runtime/include/rt_cuda.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int (*fn)();
+
+static void *library;
+static void *stream, *module;
+static void *functions[4096];
+static uint64_t check;
+
+/* Calls an entry point of the driver. */
+#define CALL(name, ...)                                                        \
+  do {                                                                         \
+    fn function_ = (fn)dlsym(library, name);                                   \
+    int code = function_ ? function_(__VA_ARGS__) : -1;                        \
+    if (code) {                                                                \
+      fprintf(stderr, "%s failed: %d\n", name, code);                          \
+      exit(1);                                                                 \
+    }                                                                          \
+  } while (0)
+
+void test_open(void) {
+  const mgq_cuda_module *table = &mgq_cuda_module_table;
+  int device;
+  void *context;
+  int32_t i;
+  library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!library || table->abi_version != MGQ_CUDA_ABI_VERSION) {
+    fprintf(stderr, "no device: %s\n", dlerror());
+    exit(1);
+  }
+  CALL("cuInit", 0);
+  CALL("cuDeviceGet", &device, 0);
+  CALL("cuDevicePrimaryCtxRetain", &context, device);
+  CALL("cuCtxSetCurrent", context);
+  CALL("cuStreamCreate", &stream, 1 /* not with the null stream */);
+  CALL("cuModuleLoadData", &module, table->images[0].data);
+  for (i = 0; i < table->kernel_count; ++i)
+    CALL("cuModuleGetFunction", &functions[i], module, table->kernels[i].name);
+  CALL("cuMemAlloc_v2", &check, sizeof(mgq_cuda_check));
+  CALL("cuMemsetD8Async", check, 0, sizeof(mgq_cuda_check), stream);
+}
+
+/* Gives back what test_open took: the test device tells what is left. */
+void test_close(void) {
+  CALL("cuMemFree_v2", check);
+  CALL("cuStreamDestroy_v2", stream);
+  CALL("cuModuleUnload", module);
+}
+
+static void synchronize(void) { CALL("cuStreamSynchronize", stream); }
+
+uint64_t test_alloc(int64_t bytes) {
+  uint64_t address;
+  CALL("cuMemAlloc_v2", &address, bytes ? bytes : 1);
+  return address;
+}
+void test_free(uint64_t address) { CALL("cuMemFree_v2", address); }
+void test_upload(uint64_t to, const void *from, int64_t bytes) {
+  if (bytes)
+    CALL("cuMemcpyHtoDAsync_v2", to, from, bytes, stream);
+  synchronize();
+}
+void test_download(void *to, uint64_t from, int64_t bytes) {
+  if (bytes)
+    CALL("cuMemcpyDtoHAsync_v2", to, from, bytes, stream);
+  synchronize();
+}
+
+/* Forgets failed checks; returns whether there was one. */
+int test_take_check(void) {
+  mgq_cuda_check found, none = {0, 0, 0, 0};
+  test_download(&found, check, sizeof found);
+  test_upload(check, &none, sizeof none);
+  return found.failed;
+}
+
+void mgq_cuda_launch(int32_t kernel, int64_t blocks, void *const *params) {
+  const mgq_cuda_kernel *entry = &mgq_cuda_module_table.kernels[kernel];
+  void *all[64];
+  memcpy(all, params, entry->param_count * sizeof *all);
+  if (entry->checks)
+    all[entry->param_count] = &check;
+  CALL("cuLaunchKernel", functions[kernel], (unsigned)blocks, 1u, 1u,
+       (unsigned)entry->threads, 1u, 1u, 0u, stream, all, (void *)0);
+  synchronize(); /* so that a fault is that kernel's */
+}
+
+/*===--- Products, on the host
+ * ----------------------------------------------===*/
+
+static int64_t size_of(int32_t type) {
+  return type == MGQ_F64 ? 8 : type == MGQ_F32 ? 4 : 2;
+}
+static double number(const void *data, int32_t type, int64_t i) {
+  uint32_t bits;
+  float value;
+  switch (type) {
+  case MGQ_F64:
+    return ((const double *)data)[i];
+  case MGQ_F32:
+    return ((const float *)data)[i];
+  case MGQ_BF16:
+    bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+    memcpy(&value, &bits, 4);
+    return value;
+  default:
+    return (double)((const _Float16 *)data)[i];
+  }
+}
+
+static void *fetch(const void *from, int64_t count, int32_t type) {
+  void *data = malloc(count * size_of(type) + 1);
+  test_download(data, (uint64_t)(uintptr_t)from, count * size_of(type));
+  return data;
+}
+
+void mgq_cuda_matmul(const mgq_cuda_product *p, const void *a, const void *b,
+                     void *c) {
+  int64_t rowsA = p->transpose_a ? p->k : p->m;
+  int64_t rowsB = p->transpose_b ? p->n : p->k;
+  int64_t columnsA = p->transpose_a ? p->m : p->k;
+  int64_t columnsB = p->transpose_b ? p->k : p->n;
+  int64_t sizeA =
+      (p->batch - 1) * p->stride_a + (rowsA - 1) * p->lda + columnsA;
+  int64_t sizeB =
+      (p->batch - 1) * p->stride_b + (rowsB - 1) * p->ldb + columnsB;
+  int64_t sizeC = (p->batch - 1) * p->stride_c + (p->m - 1) * p->ldc + p->n;
+  void *da = fetch(a, sizeA, p->a_type), *db = fetch(b, sizeB, p->b_type);
+  char *dc = fetch(c, sizeC, p->c_type);
+  int64_t batch, i, j, k;
+  for (batch = 0; batch < p->batch; ++batch)
+    for (i = 0; i < p->m; ++i)
+      for (j = 0; j < p->n; ++j) {
+        double sum = 0;
+        int64_t at = batch * p->stride_c + i * p->ldc + j;
+        for (k = 0; k < p->k; ++k) {
+          int64_t x = p->transpose_a ? k * p->lda + i : i * p->lda + k;
+          int64_t y = p->transpose_b ? j * p->ldb + k : k * p->ldb + j;
+          sum += number(da, p->a_type, batch * p->stride_a + x) *
+                 number(db, p->b_type, batch * p->stride_b + y);
+        }
+        if (p->c_type == MGQ_F64)
+          ((double *)dc)[at] = sum;
+        else
+          ((float *)dc)[at] = (float)sum;
+      }
+  test_upload((uint64_t)(uintptr_t)c, dc, sizeC * size_of(p->c_type));
+  free(da);
+  free(db);
+  free(dc);
+}
