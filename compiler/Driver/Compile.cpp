@@ -203,15 +203,14 @@ int Compiler::writeIr(ModuleOp module) {
 }
 
 /// Makes cubins of the device code.
-llvm::Error Compiler::embedCudaImages() {
+llvm::Error Compiler::embedCudaImages(ModuleOp module) {
   kernels::CudaImageOptions images;
   images.architectures = options.gpuArchs;
   images.toolkit = options.cudaToolkit;
   images.twins = options.emitTwins;
   if (options.saveTemps)
     images.keep = options.output;
-  return kernels::embedImages(module->lookupSymbol<ModuleOp>("kernels"),
-                              images);
+  return kernels::embedImages(module.lookupSymbol<ModuleOp>("kernels"), images);
 }
 
 /// Writes tables and kernels as objects, and links them.
@@ -238,12 +237,11 @@ int Compiler::emit() {
         llvm::sys::fs::remove(path);
   };
 
-  if (options.target == "cuda")
-    if (llvm::Error error = embedCudaImages())
-      return reportError(kTool, std::move(error));
   llvm::LLVMContext llvmContext;
   auto data = buildTables(llvmContext, modules, start, modelPath);
   llvm::Error error = writeDataObject(*data, objects.front());
+  if (!error && options.target == "cuda")
+    error = embedCudaImages(modules.front());
   for (auto [i, module] : llvm::enumerate(modules))
     if (!error)
       error = mgq::kernels::writeObject(

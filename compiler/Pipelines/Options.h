@@ -64,7 +64,7 @@ struct Options {
 
   /// Whether this compiler makes code for what is asked; a plan can be had
   /// without.
-  bool hasKernels() const { return target == "cpu"; }
+  bool hasKernels() const { return target == "cpu" || !plan; }
 
   /// Bytes of each device that the planner leaves free, beside its estimates.
   int64_t reserveBytes = 0;

@@ -2,9 +2,9 @@
 --------------===*\
 |*
 |* A layer function of a CUDA program has the kernel ABI of rt.h
-|* (mgq_kernel: args, scratch), but its pointers are device addresses and it
-|* only enqueues work on the calling thread's current stream. It calls the
-|* functions below; the runtime (runtime/src/cuda) has them. They return
+|* (mgq_kernel: args, scratch), but its pointers are device addresses, all of
+|* them (weights' too) multiples of 16, and it only enqueues work on the calling
+|* thread's current stream. It calls the functions below; the runtime (runtime/src/cuda) has them. They return
 |* nothing: the runtime keeps the first fault of a stream and reports it at the
 |* next event.
 |*

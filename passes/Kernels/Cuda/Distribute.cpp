@@ -37,10 +37,13 @@ static Value neutralOf(OpBuilder &b, Operation *combiner) {
   return arith::ConstantOp::create(b, combiner->getLoc(), *value);
 }
 
-/// The same combination of other values.
+/// The same combination of other values. Its order is fixed: all lanes must get
+/// the same bits.
 static Value combine(OpBuilder &b, Operation *combiner, Value x, Value y) {
   Operation *clone = b.clone(*combiner);
   clone->setOperands({x, y});
+  if (auto add = dyn_cast<arith::AddFOp>(clone))
+    add.setFastmath(arith::FastMathFlags::none);
   return clone->getResult(0);
 }
 
@@ -172,12 +175,50 @@ Value Distributor::total(Operation *combiner, Value part) {
   return plan.lanes > kWarp ? acrossWarps(combiner, part) : part;
 }
 
+void mgq::kernels::groupIterations(scf::ForOp loop, int64_t count) {
+  if (count == 1)
+    return;
+  OpBuilder b = OpBuilder::atBlockBegin(loop.getBody());
+  Location loc = loop.getLoc();
+  auto constant = [&](int64_t value) -> Value {
+    return arith::ConstantIndexOp::create(b, loc, value);
+  };
+  SmallVector<Operation *> ops;
+  for (Operation &op : loop.getBody()->without_terminator())
+    ops.push_back(&op);
+  Value iteration = loop.getInductionVar();
+  auto inner = scf::ForOp::create(b, loc, constant(0), constant(count),
+                                  constant(1), loop.getRegionIterArgs());
+  Block *body = inner.getBody();
+  if (loop.getNumRegionIterArgs() == 0)
+    body->getTerminator()->erase();
+  b.setInsertionPointToStart(body);
+  auto sum = arith::AddIOp::create(b, loc, iteration, inner.getInductionVar());
+  iteration.replaceAllUsesExcept(sum, sum);
+  for (auto [outer, own] :
+       llvm::zip_equal(loop.getRegionIterArgs(), inner.getRegionIterArgs()))
+    outer.replaceAllUsesExcept(own, inner);
+  for (Operation *op : ops)
+    op->moveBefore(body, body->end());
+  auto yield = cast<scf::YieldOp>(loop.getBody()->getTerminator());
+  b.setInsertionPointToEnd(body);
+  scf::YieldOp::create(b, loc, yield.getOperands());
+  yield->setOperands(inner.getResults());
+}
+
 void Distributor::cut(const LaneLoop &cut) {
   scf::ForOp loop = cut.loop;
   Location loc = loop.getLoc();
   b.setInsertionPoint(loop);
-  loop.setLowerBound(arith::AddIOp::create(b, loc, loop.getLowerBound(), lane));
-  loop.setStep(arith::ConstantIndexOp::create(b, loc, plan.lanes));
+  groupIterations(loop, plan.vector);
+  Value first = lane;
+  if (plan.vector > 1)
+    first = arith::MulIOp::create(
+        b, loc, lane, arith::ConstantIndexOp::create(b, loc, plan.vector));
+  loop.setLowerBound(
+      arith::AddIOp::create(b, loc, loop.getLowerBound(), first));
+  loop.setStep(
+      arith::ConstantIndexOp::create(b, loc, plan.lanes * plan.vector));
   for (const LaneSum &sum : cut.sums) {
     b.setInsertionPoint(loop);
     OpOperand &init = loop.getInitArgsMutable()[sum.index];

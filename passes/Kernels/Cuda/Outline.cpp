@@ -38,6 +38,8 @@ using namespace mgq::kernels;
 
 /// Threads of a block of rows that have a warp or less.
 static constexpr int64_t kThreads = 128;
+/// Of every buffer, in bytes: a vector.
+static constexpr int64_t kAlignment = 16;
 static constexpr StringLiteral kIndexError = "mgq_index_error";
 
 gpu::GPUModuleOp kernels::getCudaModule(ModuleOp kernels) {
@@ -245,6 +247,8 @@ private:
     return arith::ConstantIndexOp::create(b, loc, value);
   }
   SmallVector<Value> delinearize(Value row, scf::ParallelOp loop);
+  int64_t groupOf(Block &body, Operation *nest);
+  void groupRows(Block &body, Value row, int64_t group);
 
   gpu::GPUFuncOp kernel;
   int64_t rows, blocks = 1;
@@ -271,6 +275,38 @@ SmallVector<Value> KernelWriter::delinearize(Value row, scf::ParallelOp loop) {
   return ivs;
 }
 
+/// Rows that a thread takes: what fits into a vector, where rows are elements
+/// of one dimension.
+int64_t KernelWriter::groupOf(Block &body, Operation *nest) {
+  auto loop = dyn_cast<scf::ParallelOp>(nest);
+  bool isFlat =
+      loop && loop.getNumLoops() == 1 &&
+      llvm::all_of(body, [](Operation &op) { return op.getNumRegions() == 0; });
+  int64_t group = vectorOf(body);
+  return isFlat && rows % group == 0 ? group : 1;
+}
+
+/// Makes `body`, the code of row `row`, a loop over the rows of a group.
+void KernelWriter::groupRows(Block &body, Value row, int64_t group) {
+  if (group == 1)
+    return;
+  SmallVector<Operation *> ops;
+  for (Operation &op : body.without_terminator())
+    ops.push_back(&op);
+  OpBuilder inside = OpBuilder::atBlockBegin(&body);
+  auto constant = [&](int64_t value) -> Value {
+    return arith::ConstantIndexOp::create(inside, loc, value);
+  };
+  auto first = arith::MulIOp::create(inside, loc, row, constant(group));
+  auto loop = scf::ForOp::create(inside, loc, constant(0), constant(group),
+                                 constant(1));
+  inside.setInsertionPointToStart(loop.getBody());
+  auto own = arith::AddIOp::create(inside, loc, first, loop.getInductionVar());
+  row.replaceAllUsesExcept(own, first);
+  for (Operation *op : ops)
+    op->moveBefore(loop.getBody()->getTerminator());
+}
+
 void KernelWriter::write(ArrayRef<Operation *> ops, IRMapping &mapping) {
   Block &entry = kernel.getBody().front();
   b.setInsertionPointToEnd(&entry);
@@ -294,7 +330,11 @@ void KernelWriter::write(ArrayRef<Operation *> ops, IRMapping &mapping) {
   }
   serialize(*guard.thenBlock());
 
-  LanePlan plan = planLanes(*guard.thenBlock());
+  // Rows that are one element each are done in groups.
+  int64_t group = groupOf(*guard.thenBlock(), ops.back());
+  rows /= group;
+  groupRows(*guard.thenBlock(), row->getResult(0), group);
+  LanePlan plan = group > 1 ? LanePlan() : planLanes(*guard.thenBlock());
   int64_t rowsOfBlock = std::max<int64_t>(kThreads / plan.lanes, 1);
   int64_t threads = rowsOfBlock * plan.lanes;
   if (rows < rowsOfBlock) {
@@ -471,6 +511,13 @@ LogicalResult Kernels::outline(ArrayRef<Operation *> ops, func::FuncOp layer) {
   auto kernel =
       gpu::GPUFuncOp::create(b, loc, name, b.getFunctionType(types, {}));
   kernel->setAttr(gpu::GPUDialect::getKernelFuncAttrName(), b.getUnitAttr());
+  // Buffers are memory of their own; rt_cuda.h promises the alignment.
+  for (unsigned i = 0; i < types.size(); ++i) {
+    kernel.setArgAttr(i, LLVM::LLVMDialect::getNoAliasAttrName(),
+                      b.getUnitAttr());
+    kernel.setArgAttr(i, LLVM::LLVMDialect::getAlignAttrName(),
+                      b.getI64IntegerAttr(kAlignment));
+  }
   IRMapping mapping;
   mapping.map(inputs.passed.getArrayRef(),
               kernel.getBody().front().getArguments());

@@ -241,6 +241,7 @@ public:
 
 private:
   bool findLoops(Block &block);
+  void chooseVector();
   void chooseLanes();
   void visit(Block &block);
   void visitLoop(scf::ForOp loop);
@@ -294,7 +295,20 @@ void Planner::chooseLanes() {
   else if (longest > kLongRow)
     result.lanes = kBlockLanes;
   else
-    result.lanes = std::min<int64_t>(llvm::PowerOf2Ceil(longest), kWarp);
+    result.lanes =
+        std::min<int64_t>(llvm::PowerOf2Ceil(longest / result.vector), kWarp);
+}
+
+/// All cut loops have the same groups, so that an element has one lane.
+void Planner::chooseVector() {
+  result.vector = vectorOf(row);
+  for (auto &entry : result.loops) {
+    scf::ForOp loop = entry.second.loop;
+    auto trip = tripCount(loop);
+    if (!trip || *trip % result.vector != 0 ||
+        constantOf(loop.getLowerBound()) != 0)
+      result.vector = 1;
+  }
 }
 
 /// Notes an access; lanes wait before `before` if another lane's is in its way.
@@ -359,6 +373,7 @@ void Planner::visit(Block &block) {
 LanePlan Planner::plan() {
   if (!findLoops(row))
     return LanePlan();
+  chooseVector();
   chooseLanes();
   if (result.lanes == 1)
     return LanePlan();
@@ -368,6 +383,18 @@ LanePlan Planner::plan() {
   if (!result.barriers.empty() || anySums)
     result.lanes = std::max(result.lanes, kWarp);
   return result;
+}
+
+int64_t mgq::kernels::vectorOf(Block &block) {
+  unsigned widest = 16;
+  block.walk([&](Operation *op) {
+    if (auto access = accessOf(op)) {
+      Type type = cast<MemRefType>(access->buffer.getType()).getElementType();
+      widest = std::max(
+          widest, type.isIntOrFloat() ? type.getIntOrFloatBitWidth() : 64);
+    }
+  });
+  return 128 / widest;
 }
 
 bool LanePlan::hasSums() const {

@@ -1,14 +1,18 @@
 // RUN: mgq-opt %s --split-input-file --cuda-outline --canonicalize | FileCheck %s
 
-// A row of up to 1024 elements is a warp's: each lane sums its part, and the
-// lanes exchange their sums. Lane 0 stores what all have.
+// A row of up to 1024 elements is a warp's: each lane sums its part, vectors of
+// 16 bytes, and the lanes exchange their sums. Lane 0 stores what all have.
 // CHECK-LABEL: gpu.func @sum_0
+// CHECK-SAME: %arg0: memref<64x100xf32> {llvm.align = 16 : i64, llvm.noalias}
 // CHECK-SAME: kernel attributes {cuda.threads = 128 : i32
 // CHECK: %[[THREAD:.*]] = gpu.thread_id x
 // CHECK: %[[OWN:.*]] = arith.divui %[[THREAD]], %c32
 // CHECK: %[[ROW:.*]] = arith.addi {{.*}}, %[[OWN]]
 // CHECK: %[[LANE:.*]] = arith.remui %[[THREAD]], %c32
-// CHECK: %[[PART:.*]] = scf.for %{{.*}} = %[[LANE]] to %c100 step %c32
+// CHECK: %[[BEGIN:.*]] = arith.muli %[[LANE]], %c4
+// CHECK: %[[PART:.*]] = scf.for %[[J:.*]] = %[[BEGIN]] to %c100 step %c128
+// CHECK: scf.for %[[K:.*]] = %c0 to %c4 step %c1
+// CHECK: arith.addi %[[J]], %[[K]]
 // CHECK: nvvm.shfl.sync bfly %c-1_i32, %[[PART]], %c16_i32, %c31_i32
 // CHECK: nvvm.shfl.sync bfly %c-1_i32, %{{.*}}, %c1_i32, %c31_i32
 // CHECK-NOT: gpu.barrier
@@ -68,14 +72,14 @@ func.func @ordered(%x: memref<64x100xf32>, %out: memref<64xf32>) attributes {nn.
 // CHECK-LABEL: gpu.func @long_0
 // CHECK-SAME: workgroup(%[[SHARED:.*]] : memref<8xf32, #gpu.address_space<workgroup>> {llvm.align = 16 : i64})
 // CHECK-SAME: cuda.threads = 256 : i32
-// CHECK: scf.for %{{.*}} = %[[LANE:.*]] to %c2000 step %c256
+// CHECK: scf.for %{{.*}} = %[[FIRST:.*]] to %c2000 step %c1024
 // CHECK: memref.store %{{.*}}, %arg0
 // CHECK: memref.store %{{.*}}, %[[SHARED]]
 // CHECK: gpu.barrier
 // CHECK: memref.load %[[SHARED]][%c0]
 // CHECK: memref.load %[[SHARED]][%c7]
 // CHECK-NOT: gpu.barrier
-// CHECK: scf.for %{{.*}} = %[[LANE]] to %c2000 step %c256
+// CHECK: scf.for %{{.*}} to %c2000 step %c1024
 // CHECK: gpu.launch_func @cuda::@long_0 blocks in (%c3,
 func.func @long(%x: memref<3x2000xf32>) attributes {nn.layer} {
   %c0 = arith.constant 0 : index
@@ -135,7 +139,7 @@ func.func @again(%x: memref<64x100xf32>) attributes {nn.layer} {
 // CHECK-LABEL: gpu.func @meet_0
 // CHECK: scf.for %{{.*}} = %c0 to %c64 step %c1
 // CHECK-LABEL: gpu.func @meet_1
-// CHECK: scf.for %{{.*}} = %{{.*}} to %c64 step %c32
+// CHECK: scf.for %{{.*}} = %{{.*}} to %c64 step %c64
 // CHECK-LABEL: func.func @meet
 func.func @meet(%x: memref<8x128xf32>) attributes {nn.layer} {
   %c0 = arith.constant 0 : index
@@ -166,13 +170,19 @@ func.func @meet(%x: memref<8x128xf32>) attributes {nn.layer} {
 
 // -----
 
-// Equal nests share a kernel; the last block has threads without a row.
+// Equal nests share a kernel. Rows of one element are taken four by four; the
+// last block has threads without a row.
 // CHECK-LABEL: gpu.func @copies_0
-// CHECK: arith.cmpi ult, %{{.*}}, %c1000
+// CHECK: %[[IS:.*]] = arith.cmpi ult, %[[ROW:.*]], %c250
+// CHECK: scf.if %[[IS]]
+// CHECK: %[[FIRST:.*]] = arith.muli %[[ROW]], %c4
+// CHECK: scf.for %[[K:.*]] = %c0 to %c4 step %c1
+// CHECK: %[[AT:.*]] = arith.addi %[[FIRST]], %[[K]]
+// CHECK: memref.load %arg0[%[[AT]]]
 // CHECK-NOT: gpu.func
 // CHECK-LABEL: func.func @copies
-// CHECK: gpu.launch_func @cuda::@copies_0 blocks in (%c8, {{.*}} args(%arg0 : memref<1000xf32>, %arg1 : memref<1000xf32>)
-// CHECK: gpu.launch_func @cuda::@copies_0 blocks in (%c8, {{.*}} args(%arg1 : memref<1000xf32>, %arg0 : memref<1000xf32>)
+// CHECK: gpu.launch_func @cuda::@copies_0 blocks in (%c2, {{.*}} args(%arg0 : memref<1000xf32>, %arg1 : memref<1000xf32>)
+// CHECK: gpu.launch_func @cuda::@copies_0 blocks in (%c2, {{.*}} args(%arg1 : memref<1000xf32>, %arg0 : memref<1000xf32>)
 func.func @copies(%x: memref<1000xf32>, %y: memref<1000xf32>) attributes {nn.layer} {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index

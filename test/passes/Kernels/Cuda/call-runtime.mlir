@@ -1,0 +1,54 @@
+// RUN: mgq-opt %s --split-input-file --cuda-call-runtime --verify-diagnostics | FileCheck %s
+
+// The parameters of a launch lie in one array of the function; the address of
+// the check is the runtime's to add.
+// CHECK-LABEL: gpu.func @second
+// CHECK-SAME: cuda.number = 1 : i32
+// CHECK-LABEL: func.func @f
+// CHECK: %[[VALUES:.*]] = llvm.alloca
+// CHECK: %[[ADDRESSES:.*]] = llvm.alloca
+// CHECK: memref.extract_aligned_pointer_as_index %arg0
+// CHECK: llvm.store
+// CHECK-NOT: memref.extract_aligned_pointer_as_index
+// CHECK: %[[NUMBER:.*]] = llvm.mlir.constant(1 : i32)
+// CHECK: llvm.call @mgq_cuda_launch(%[[NUMBER]], %{{.*}}, %[[ADDRESSES]]) : (i32, i64, !llvm.ptr) -> ()
+module attributes {gpu.container_module} {
+  gpu.module @cuda attributes {cuda.checks = []} {
+    gpu.func @first(%x: memref<4xf32>) kernel attributes {cuda.threads = 32 : i32} {
+      gpu.return
+    }
+    gpu.func @second(%x: memref<4xf32>, %check: !llvm.ptr) kernel attributes {cuda.reports, cuda.threads = 32 : i32} {
+      gpu.return
+    }
+  }
+  func.func @f(%x: memref<4xf32>) attributes {nn.layer} {
+    %c1 = arith.constant 1 : index
+    %c32 = arith.constant 32 : index
+    %none = llvm.mlir.zero : !llvm.ptr
+    gpu.launch_func @cuda::@second blocks in (%c1, %c1, %c1) threads in (%c32, %c1, %c1) args(%x : memref<4xf32>, %none : !llvm.ptr)
+    return
+  }
+}
+
+// -----
+
+// A product is a constant table: types (1 is f32), flags, then batch, m, n, k, row
+// pitches, matrix pitches. Equal ones share it.
+// CHECK: llvm.mlir.global private constant @product.0({{\[}}dense<[1, 1, 1, 0, 1, 0]> : tensor<6xi32>, dense<[3, 4, 16, 8, 8, 8, 16, 32, 0, 64]> : tensor<10xi64>])
+// CHECK-NOT: @product.1
+// CHECK-LABEL: func.func @g
+// CHECK: llvm.call @mgq_cuda_matmul
+// CHECK: llvm.call @mgq_cuda_matmul
+func.func @g(%x: memref<3x4x8xf32>, %w: memref<16x8xf32>, %y: memref<3x4x16xf32>) attributes {nn.layer} {
+  kern.matmul transpose_b ins(%x, %w : memref<3x4x8xf32>, memref<16x8xf32>) outs(%y : memref<3x4x16xf32>)
+  kern.matmul transpose_b ins(%x, %w : memref<3x4x8xf32>, memref<16x8xf32>) outs(%y : memref<3x4x16xf32>)
+  return
+}
+
+// -----
+
+func.func @h(%x: memref<4x8xi32>, %w: memref<8x16xi32>, %y: memref<4x16xi32>) attributes {nn.layer} {
+  // expected-error @below {{'kern.matmul' op was left by kern-lower-loops: no kernel for these operands}}
+  kern.matmul ins(%x, %w : memref<4x8xi32>, memref<8x16xi32>) outs(%y : memref<4x16xi32>)
+  return
+}
