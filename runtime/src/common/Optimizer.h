@@ -3,10 +3,13 @@
 #ifndef MGQ_RUNTIME_COMMON_OPTIMIZER_H
 #define MGQ_RUNTIME_COMMON_OPTIMIZER_H
 
+#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Arena.h"
 #include "runtime/src/common/Options.h"
 #include "runtime/src/common/Program.h"
 #include "runtime/src/common/Types.h"
+#include <limits>
+#include <optional>
 
 namespace mgq::rt {
 
@@ -17,9 +20,10 @@ struct GradientNorm {
 };
 
 /// What a rank does with gradients: sums over micro-batches and uses, norms,
-/// AdamW as torch.optim.AdamW on the parameters it owns. Work is cut into
-/// pieces that depend on shapes only, so that thread counts change no bit.
-/// Allocates nothing after construction.
+/// AdamW as torch.optim.AdamW on the parameters it owns. On the host, work is
+/// cut into pieces that depend on shapes only, so that thread counts change no
+/// bit; an accelerator gets whole parameters. Allocates nothing after
+/// construction.
 class Optimizer {
 public:
   /// Throws Error if a glob of the options matches no trainable parameter of
@@ -48,7 +52,8 @@ public:
   void unscale(double lossScale);
 
   /// Squared norms of the gradients of owned parameters, each at its index
-  /// among the program's trainable ones. Others stay as they are.
+  /// among the program's trainable ones. Others stay as they are. Returns when
+  /// they are known.
   void squaredNorms(double *norms);
 
   /// Sums squared norms, of all trainable parameters in program order.
@@ -76,6 +81,10 @@ private:
   /// By each call of a sequence.
   using Left = std::vector<std::vector<LeftPiece>>;
 
+  template <typename Body>
+  void forEach(size_t count, Body body);
+  void hostNorms(double *norms);
+  void deviceNorms(Accelerator &accelerator, double *norms);
   void collectPieces();
   void collectGrads();
   void collectUses();
@@ -83,10 +92,14 @@ private:
 
   const RankView &view;
   Arena &arena;
+  Device &device;
+  int64_t pieceElements;
   double beta1, beta2, epsilon;
   std::vector<int32_t> trainable;
   std::vector<const mgq_place *> places; ///< Of each parameter.
   std::vector<Piece> pieces;
+  std::vector<Accelerator::Values> gradients; ///< What an accelerator sums,
+  std::optional<HostCells<double>> sums;      ///< and gives, of each piece.
   std::vector<double> blockSums;
   std::vector<int64_t> firstBlock;        ///< Of each piece, in blockSums.
   std::vector<Group> groups;              ///< Of each parameter.

@@ -32,6 +32,7 @@ void Trainer::setUp() {
   pool.emplace(options.threads ? options.threads : host.threads);
   pool->makeCurrent();
   trace.emplace(orders.trace ? traceEvents : 0);
+  openDevice(host);
   makeArena(host);
   group.agree([&] { makeParts(); });
   group.agree([&] { openData(); });
@@ -54,26 +55,55 @@ void Trainer::setUp() {
   });
 }
 
+/// A dry run warns where there is no device, and goes on without.
+void Trainer::openDevice(const Host &host) {
+  if (!program.open_device)
+    return;
+  group.agree([&] { checkAccelerated(program, options); });
+  auto open = [&] { accelerator = openAccelerator(program, group, host); };
+  if (!options.dryRun)
+    return open();
+  try {
+    open();
+  } catch (const Error &error) {
+    if (chief)
+      printError("warning: {}", error.what());
+  }
+}
+
+std::string Trainer::memoryShortage(int64_t bytes, const std::string &what) {
+  if (accelerator)
+    return accelerator->memoryShortage(bytes);
+  return program.open_device ? "" : rt::memoryShortage(bytes, what);
+}
+
 void Trainer::makeArena(const Host &host) {
-  auto check = [&](int64_t bytes, const std::string &what) {
+  auto check = [&](int64_t bytes, const std::string &what, bool speaks) {
     std::string shortage = memoryShortage(bytes, what);
     if (shortage.empty())
       return;
     if (!options.dryRun)
       throw Error(shortage);
-    if (group.rank() == host.firstHere)
+    if (speaks)
       printError("warning: {}", shortage);
   };
+  bool isFirst = group.rank() == host.firstHere;
   // All look before one takes.
-  group.agree([&] { check(arenaBytes(), "the plan needs"); });
   group.agree([&] {
-    if (host.ranksHere > 1)
-      check(host.bytesHere,
-            fmt::format("the {} ranks on this machine need", host.ranksHere));
+    check(arenaBytes(), "the plan needs", isFirst || accelerator);
   });
   group.agree([&] {
-    arena.emplace(arenaBytes(),
-                  options.dryRun ? ArenaUse::Little : ArenaUse::Whole);
+    if (host.ranksHere > 1 && !program.open_device)
+      check(host.bytesHere,
+            fmt::format("the {} ranks on this machine need", host.ranksHere),
+            isFirst);
+  });
+  group.agree([&] {
+    if (accelerator && !options.dryRun)
+      arena.emplace(arenaBytes(), *accelerator);
+    else
+      arena.emplace(arenaBytes(),
+                    options.dryRun ? ArenaUse::Little : ArenaUse::Whole);
   });
 }
 
@@ -435,7 +465,7 @@ void Trainer::report() {
   }
   if (orders.summary) {
     // Threads share a process, whose growth says nothing about one of them.
-    bool shared = group.inProcess() && group.size() > 1;
+    bool shared = group.inProcess() && group.size() > 1 && !accelerator;
     int64_t peak = shared ? arenaBytes() : arena->peakBytes();
     const Variant &now = variants->now();
     std::vector<std::string> texts = group.gatherText(summaryOf(

@@ -8,16 +8,36 @@
 
 using namespace mgq::rt;
 
+// Bytes of a parameter that are copied at a time.
+static constexpr int64_t pieceBytes = int64_t{4} << 20;
+
+/// Calls fill(room, begin, count) for pieces of `count` elements in the arena.
+template <typename Fill>
+static void writePieces(Device &device, std::byte *to, int64_t count,
+                        int64_t elementBytes, Fill fill) {
+  int64_t most = pieceBytes / elementBytes;
+  for (int64_t begin = 0; begin < count; begin += most) {
+    int64_t size = std::min(most, count - begin);
+    fill(device.beginWrite(to + begin * elementBytes, size * elementBytes),
+         begin, size);
+    device.endWrite();
+  }
+}
+
 /// Copies what the program wants in the arena.
 static void copyToArena(const mgq_param &param, const mgq_place &place,
                         const std::byte *data, Arena &arena) {
+  Device &device = arena.device();
   int64_t count = elementCount(shapeOf(param.stored)).value_or(-1);
   if (count < 0 || param.stored.bytes != count * typeBytes(param.stored.type))
     fail("the program's tables are damaged: shape of parameter '{}'",
          param.name);
   if (!param.trainable) {
-    if (place.value_offset >= 0 && param.stored.bytes)
-      memcpy(arena.at(place.value_offset), data, param.stored.bytes);
+    if (place.value_offset >= 0)
+      writePieces(device, arena.at(place.value_offset), param.stored.bytes, 1,
+                  [&](std::byte *room, int64_t begin, int64_t size) {
+                    memcpy(room, data + begin, size);
+                  });
     return;
   }
   if (!isFloat(param.stored.type))
@@ -25,12 +45,16 @@ static void copyToArena(const mgq_param &param, const mgq_place &place,
          "{}",
          param.name, typeName(param.stored.type));
   if (place.value_offset >= 0)
-    convertToFloat(param.stored.type, data, arena.floatsAt(place.value_offset),
-                   count);
+    writePieces(device, arena.at(place.value_offset), count, sizeof(float),
+                [&](std::byte *room, int64_t begin, int64_t size) {
+                  convertToFloat(param.stored.type,
+                                 data + begin * typeBytes(param.stored.type),
+                                 reinterpret_cast<float *>(room), size);
+                });
   for (int64_t offset :
        {place.grad_offset, place.momentum_offset, place.variance_offset})
     if (offset >= 0)
-      memset(arena.at(offset), 0, count * sizeof(float));
+      device.zero(arena.at(offset), count * sizeof(float));
 }
 
 /// Hash of the bytes of `file` outside the parameters it holds.

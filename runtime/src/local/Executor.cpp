@@ -62,6 +62,9 @@ std::byte *Executor::resolve(const mgq_ref &ref, int64_t bytes,
   if (ref.space == MGQ_SPACE_NONE)
     return nullptr;
   if (ref.space == MGQ_SPACE_WEIGHT) {
+    if (device().accelerator())
+      fail("the program's tables are damaged: {} is in a file, not in the arena",
+           what);
     if (ref.index < 0 || ref.index >= view.program.param_count ||
         !weights.data(ref.index))
       fail("the program's tables are damaged: {}", what);
@@ -139,9 +142,10 @@ void Executor::prepareShards() {
   for (size_t i = 0; i < packs.size(); ++i) {
     const mgq_shard &shard = view.tables.shards[i];
     run(*packs[i], Phase::Prepare, -1);
-    memcpy(arena.at(shard.slice),
-           arena.at(shard.buffer + view.shardMember() * shard.slice_bytes),
-           shard.slice_bytes);
+    device().copy(
+        arena.at(shard.slice),
+        arena.at(shard.buffer + view.shardMember() * shard.slice_bytes),
+        shard.slice_bytes);
   }
 }
 
@@ -157,14 +161,16 @@ void Executor::load(const Runnable &runnable, const DataReader &data,
   for (int32_t i = 0; i < sequence.load_count; ++i) {
     int32_t input = sequence.loads[i].input, op = randomOps[input];
     if (op < 0) {
-      int64_t bytes = view.program.inputs[input].tensor.bytes / micro.count;
+      int64_t all = view.program.inputs[input].tensor.bytes;
+      std::byte *to = device().beginWrite(runnable.loads[i], all);
       for (int32_t j = 0; j < micro.count; ++j)
-        data.load(micro.records[j], input, runnable.loads[i] + j * bytes);
+        data.load(micro.records[j], input, to + j * (all / micro.count));
+      device().endWrite();
       continue;
     }
     int64_t values[4] = {static_cast<int64_t>(key.seed), key.step,
                          key.firstSample, key.off ? -1 : op};
-    memcpy(runnable.loads[i], values, sizeof values);
+    device().write(runnable.loads[i], values, sizeof values);
   }
   double seconds = secondsNow() - start;
   loading += seconds;
@@ -182,13 +188,14 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
     void *const *args = runnable.pointers.data() + runnable.firstPointer[i];
     if (filter && filter->skips(i, args))
       continue;
+    device().enterCall(call.name);
     double start = secondsNow();
     bool isLate = call.late && call.layer >= 0 &&
                   step >= view.program.layers[call.layer].late_from;
     (isLate ? call.late : call.kernel)(
         args, call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
     double seconds = secondsNow() - start;
-    checkIndexError(call.name);
+    device().leaveCall(call.name);
     pulse();
     if (call.layer >= 0 && phase == Phase::Forward)
       times[call.layer].forward += seconds;

@@ -69,7 +69,8 @@ public:
   std::byte *resolve(const mgq_ref &ref, int64_t bytes, const Slots &slots,
                      const char *what);
 
-  /// Copies what a sequence loads of a micro-batch, and makes its keys.
+  /// Copies what a sequence loads of a micro-batch, and makes its keys. The
+  /// same as Device's write().
   void load(const Runnable &runnable, const DataReader &data,
             const RecordList &micro, const RandomKey &key);
 
@@ -77,8 +78,9 @@ public:
   /// kernels layers of progressive precision run.
   void setStep(int64_t number) { step = number; }
 
-  /// Runs the calls. `afterCall` is told the number of each call that has run.
-  /// Throws Error after an index outside its range, naming node and layer.
+  /// Runs the calls, or enqueues them. `afterCall` is told the number of each
+  /// call then. Throws Error after an index outside its range, naming node and
+  /// layer.
   void run(const Runnable &runnable, Phase phase, int32_t microBatch,
            const std::function<void(int32_t)> *afterCall = nullptr,
            CallFilter *filter = nullptr);
@@ -88,6 +90,8 @@ public:
   /// slices.
   void prepareShards();
   void runPrepareTrainable() { run(*prepareTrainable, Phase::Prepare, -1); }
+
+  Device &device() const { return arena.device(); }
 
   const std::vector<LayerTime> &layerTimes() const { return times; }
   /// Forward runs of a local chunk that layerTimes() covers.
