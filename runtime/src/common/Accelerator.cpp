@@ -48,8 +48,8 @@ static void checkUnshared(const Accelerator &mine, Group &group) {
 std::unique_ptr<Accelerator>
 mgq::rt::openAccelerator(const mgq_program &program, Group &group,
                          const Host &host) {
-  mgq_device_request request = {
-      &program, &group, host.place, host.ranksHere, nullptr, {}};
+  mgq_device_request request = {&program,       &group,  host.place,
+                                host.ranksHere, nullptr, {}};
   group.agree([&] {
     program.open_device(&request);
     if (!request.device)

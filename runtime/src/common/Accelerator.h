@@ -44,8 +44,8 @@ public:
     const float *at;
     int64_t count;
   };
-  /// Enqueued: the sum of squares of each array, in f64, to `sums` in HostCells.
-  /// The same values give the same bits.
+  /// Enqueued: the sum of squares of each array, in f64, to `sums` in
+  /// HostCells. The same values give the same bits.
   virtual void squaredNorms(const std::vector<Values> &arrays,
                             double *sums) = 0;
 
@@ -55,6 +55,11 @@ public:
   /// Sums a bucket over replicas, in their order. begin() enqueues all of it.
   virtual std::unique_ptr<Collective> makeAllReduce(const RankView &view,
                                                     const Bucket &bucket) = 0;
+
+  /// Before anything that was made with it goes: waits for what is enqueued,
+  /// but not for long. After a fault, or when that has not helped, nothing is
+  /// given back any more.
+  virtual void end() = 0;
 
   /// Enqueued: a point in what is enqueued to compute. Each costs something, so
   /// only where times are asked for.

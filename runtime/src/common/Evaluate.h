@@ -55,7 +55,7 @@ private:
   /// What the device has left of a micro-batch: loss and count; scalars.
   HostCells<float> cells;
   HostCells<Scalar> scalarCells;
-  std::vector<int64_t> records;            ///< Of the micro-batch that runs.
+  std::vector<int64_t> records; ///< Of the micro-batch that runs.
   int64_t width; ///< Values of a micro-batch: loss, count, scalars.
   std::vector<double> block, allBlocks, unused;
   double weight = 0;

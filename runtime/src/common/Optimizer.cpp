@@ -17,8 +17,8 @@ Optimizer::Optimizer(const RankView &view, const Options &options, Arena &arena)
     : view(view), arena(arena), device(arena.device()),
       pieceElements(device.accelerator() ? std::numeric_limits<int64_t>::max()
                                          : hostPiece),
-      beta1(options.beta1), beta2(options.beta2),
-      epsilon(options.epsilon), trainable(trainableParams(view.program)),
+      beta1(options.beta1), beta2(options.beta2), epsilon(options.epsilon),
+      trainable(trainableParams(view.program)),
       places(placesByParam(view.program, view.tables)),
       uses(view.program.param_count), left(2 * view.tables.chunk_count) {
   collectPieces();

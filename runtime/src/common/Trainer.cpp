@@ -20,7 +20,10 @@ Trainer::Trainer(const mgq_program &program, const Options &options,
     chief.emplace(program, options);
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  if (accelerator)
+    accelerator->end();
+}
 
 void Trainer::setUp() {
   checkSameProgram(program, group);
@@ -52,6 +55,7 @@ void Trainer::setUp() {
     variants->now().executor.runPrepareFrozen();
     variants->now().executor.prepareShards();
     variants->now().executor.runPrepareTrainable();
+    arena->device().synchronize();
   });
 }
 
@@ -89,9 +93,8 @@ void Trainer::makeArena(const Host &host) {
   };
   bool isFirst = group.rank() == host.firstHere;
   // All look before one takes.
-  group.agree([&] {
-    check(arenaBytes(), "the plan needs", isFirst || accelerator);
-  });
+  group.agree(
+      [&] { check(arenaBytes(), "the plan needs", isFirst || accelerator); });
   group.agree([&] {
     if (host.ranksHere > 1 && !program.open_device)
       check(host.bytesHere,

@@ -50,8 +50,8 @@ float *Transfer::ownPlace(int32_t param, ParamPart part) const {
   return arena.floatsAt(offset);
 }
 
-/// A tensor that is transposed, where the host can: `own`, or a copy of it, with
-/// its values if `fetch`.
+/// A tensor that is transposed, where the host can: `own`, or a copy of it,
+/// with its values if `fetch`.
 float *Transfer::onHost(int32_t param, float *own, bool fetch) {
   if (!arena.device().accelerator())
     return own;

@@ -64,7 +64,8 @@ static void checkBlas(cublasStatus_t status, const char *call) {
     fail("{}: {} ({})", call, blas().cublasLtGetStatusString(status),
          blas().cublasLtGetStatusName(status));
 }
-#define blasCall(function, ...) checkBlas(blas().function(__VA_ARGS__), #function)
+#define blasCall(function, ...)                                                \
+  checkBlas(blas().function(__VA_ARGS__), #function)
 
 static cudaDataType_t typeOf(int32_t type) {
   switch (type) {
@@ -168,10 +169,10 @@ static std::string textOf(const mgq_cuda_product &p) {
 struct Blas::Plan {
   explicit Plan(const mgq_cuda_product &p)
       : description(p.a_type == MGQ_F64, p.transpose_b, p.transpose_a),
-        a(p.a_type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k,
-          p.lda, p.batch, p.stride_a),
-        b(p.b_type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n,
-          p.ldb, p.batch, p.stride_b),
+        a(p.a_type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda,
+          p.batch, p.stride_a),
+        b(p.b_type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb,
+          p.batch, p.stride_b),
         c(p.c_type, p.m, p.n, p.ldc, p.batch, p.stride_c) {}
 
   Description description;
@@ -182,8 +183,9 @@ struct Blas::Plan {
 Blas::Blas() : library(blas()) { blasCall(cublasLtCreate, &handle); }
 
 Blas::~Blas() {
-  plans.clear();
-  library.cublasLtDestroy(handle);
+  plans.clear(); // Host memory.
+  if (!isAbandoned())
+    library.cublasLtDestroy(handle);
 }
 
 int64_t Blas::workspaceBytes() { return workspaceSize; }

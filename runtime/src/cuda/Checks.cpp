@@ -10,8 +10,8 @@ Checks::Checks(int64_t most, CUstream stream)
     : most(most), memory(most * size), found(most * size) {
   names.reserve(most);
   places.reserve(most);
-  cuCall(cuMemsetD8Async, memory.address(), 0,
-         static_cast<size_t>(most * size), stream);
+  cuCall(cuMemsetD8Async, memory.address(), 0, static_cast<size_t>(most * size),
+         stream);
 }
 
 CUdeviceptr &Checks::placeOf(const char *name) {
@@ -35,9 +35,10 @@ void Checks::throwFirst() const {
   const auto *checks = reinterpret_cast<const mgq_cuda_check *>(found.data());
   for (size_t i = 0; i < names.size(); ++i)
     if (const mgq_cuda_check &check = checks[i]; check.failed) {
-      const char *node = check.failed > 0 && check.failed <= mgq_cuda_module_table.check_count
-                             ? mgq_cuda_module_table.checks[check.failed - 1]
-                             : "?";
+      const char *node =
+          check.failed > 0 && check.failed <= mgq_cuda_module_table.check_count
+              ? mgq_cuda_module_table.checks[check.failed - 1]
+              : "?";
       fail("index {} is outside [0, {}) in node '{}' (layer {})", check.index,
            check.size, node, names[i]);
     }

@@ -3,8 +3,8 @@
 #ifndef MGQ_RUNTIME_CUDA_CHECKS_H
 #define MGQ_RUNTIME_CUDA_CHECKS_H
 
-#include "runtime/src/cuda/Staging.h"
 #include "runtime/include/rt_cuda.h"
+#include "runtime/src/cuda/Staging.h"
 
 namespace mgq::rt {
 

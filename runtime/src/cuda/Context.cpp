@@ -31,7 +31,7 @@ Context::Context(int32_t place, int32_t ranksHere, bool inProcess) {
   cuCall(cuCtxSetCurrent, context);
 }
 
-Context::~Context() { cuTry(cuDevicePrimaryCtxRelease, device); }
+Context::~Context() { cuGiveBack(cuDevicePrimaryCtxRelease, device); }
 
 std::string Context::name() const {
   char text[128] = "?";
@@ -44,10 +44,9 @@ std::string Context::uuid() const {
   cuCall(cuDeviceGetUuid, &id, device);
   std::string text = "GPU";
   for (int i = 0; i < 16; ++i)
-    text += fmt::format("{}{:02x}",
-                        i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-"
-                                                                        : "",
-                        static_cast<unsigned char>(id.bytes[i]));
+    text += fmt::format(
+        "{}{:02x}", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+        static_cast<unsigned char>(id.bytes[i]));
   return text;
 }
 
@@ -97,4 +96,4 @@ Module::Module(const Context &context) {
   }
 }
 
-Module::~Module() { cuTry(cuModuleUnload, module); }
+Module::~Module() { cuGiveBack(cuModuleUnload, module); }

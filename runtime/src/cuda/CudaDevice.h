@@ -44,14 +44,14 @@ public:
   std::byte *allocate(int64_t bytes) override;
   void scale(float *values, double factor, int64_t count) override;
   void squaredNorms(const std::vector<Values> &arrays, double *sums) override;
-  std::unique_ptr<DeviceMessages> makeMessages(const RankView &view,
-                                               const mgq_op *ops,
-                                               int32_t count) override;
+  std::unique_ptr<DeviceMessages>
+  makeMessages(const RankView &view, const mgq_op *ops, int32_t count) override;
   std::unique_ptr<Collective> makeAllReduce(const RankView &view,
                                             const Bucket &bucket) override;
   int32_t mark() override;
   double secondsAt(int32_t mark) override;
   void clearMarks() override;
+  void end() override;
 
   // For layer functions: faults are thrown by the next leaveCall().
   void launch(int32_t kernel, int64_t blocks, void *const *params);
@@ -81,7 +81,7 @@ private:
   Event done; ///< Of synchronize() and readNow().
   Staging staging;
   Checks checks;
-  CUdeviceptr writing = 0; ///< Where beginWrite() writes to.
+  CUdeviceptr writing = 0;            ///< Where beginWrite() writes to.
   std::optional<PinnedMemory> bounce; ///< Of readNow().
   std::unique_ptr<DeviceMemory> arena, norms;
   int64_t normArrays = 0, normBlocks = 0; ///< Room in `norms`.

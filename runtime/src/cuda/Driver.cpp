@@ -33,6 +33,11 @@ const Driver &mgq::rt::driver() {
   return loaded;
 }
 
+bool &mgq::rt::isAbandoned() {
+  static thread_local bool abandoned = false;
+  return abandoned;
+}
+
 std::string mgq::rt::driverText(CUresult status) {
   const char *name = nullptr, *text = nullptr;
   driver().cuGetErrorName(status, &name);

@@ -68,13 +68,19 @@ void checkDriver(CUresult status, const char *call);
 #define cuCall(function, ...)                                                  \
   ::mgq::rt::checkDriver(cuTry(function, __VA_ARGS__), #function)
 
+/// Whether the calling thread gives nothing back any more: its device is broken
+/// or never gets done, and would be waited for.
+bool &isAbandoned();
+#define cuGiveBack(function, ...)                                              \
+  (::mgq::rt::isAbandoned() ? CUDA_SUCCESS : cuTry(function, __VA_ARGS__))
+
 /// Work on a device, one after the other.
 class Stream {
 public:
   Stream() { cuCall(cuStreamCreate, &handle, CU_STREAM_NON_BLOCKING); }
   Stream(const Stream &) = delete;
   Stream &operator=(const Stream &) = delete;
-  ~Stream() { cuTry(cuStreamDestroy, handle); }
+  ~Stream() { cuGiveBack(cuStreamDestroy, handle); }
   operator CUstream() const { return handle; }
 
 private:
@@ -89,7 +95,7 @@ public:
   }
   Event(const Event &) = delete;
   Event &operator=(const Event &) = delete;
-  ~Event() { cuTry(cuEventDestroy, handle); }
+  ~Event() { cuGiveBack(cuEventDestroy, handle); }
   operator CUevent() const { return handle; }
   void record(CUstream stream) { cuCall(cuEventRecord, handle, stream); }
   /// What `stream` is given from here on comes after it.
@@ -109,7 +115,7 @@ public:
   }
   DeviceMemory(const DeviceMemory &) = delete;
   DeviceMemory &operator=(const DeviceMemory &) = delete;
-  ~DeviceMemory() { cuTry(cuMemFree, start); }
+  ~DeviceMemory() { cuGiveBack(cuMemFree, start); }
   CUdeviceptr address() const { return start; }
   template <typename T>
   T *as() const {

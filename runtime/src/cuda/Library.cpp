@@ -17,9 +17,8 @@ static std::string variable(const char *name) {
 /// Patterns of the paths that a library may have besides the system's.
 static std::vector<std::string> patternsOf(const LibraryPlace &place) {
   std::string home = variable("CUDA_HOME");
-  std::vector<std::string> patterns{
-      fmt::format("{}/lib64/{}", home.empty() ? "/usr/local/cuda" : home,
-                  place.name)};
+  std::vector<std::string> patterns{fmt::format(
+      "{}/lib64/{}", home.empty() ? "/usr/local/cuda" : home, place.name)};
   if (!place.wheel)
     return patterns;
   std::string user = variable("HOME");

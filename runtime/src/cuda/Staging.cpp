@@ -10,7 +10,8 @@ static constexpr int64_t leastRing = int64_t{16} << 20;
 static constexpr size_t mostOpen = 256;
 
 PinnedMemory::PinnedMemory(int64_t bytes) {
-  cuCall(cuMemHostAlloc, &memory, static_cast<size_t>(std::max<int64_t>(bytes, 1)), 0);
+  cuCall(cuMemHostAlloc, &memory,
+         static_cast<size_t>(std::max<int64_t>(bytes, 1)), 0);
 }
 
 void Staging::finishOldest() {

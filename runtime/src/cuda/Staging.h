@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace mgq::rt {
@@ -17,7 +18,7 @@ public:
   explicit PinnedMemory(int64_t bytes);
   PinnedMemory(const PinnedMemory &) = delete;
   PinnedMemory &operator=(const PinnedMemory &) = delete;
-  ~PinnedMemory() { cuTry(cuMemFreeHost, memory); }
+  ~PinnedMemory() { cuGiveBack(cuMemFreeHost, memory); }
   std::byte *data() const { return static_cast<std::byte *>(memory); }
 
 private:

@@ -63,8 +63,9 @@ std::byte *Executor::resolve(const mgq_ref &ref, int64_t bytes,
     return nullptr;
   if (ref.space == MGQ_SPACE_WEIGHT) {
     if (device().accelerator())
-      fail("the program's tables are damaged: {} is in a file, not in the arena",
-           what);
+      fail(
+          "the program's tables are damaged: {} is in a file, not in the arena",
+          what);
     if (ref.index < 0 || ref.index >= view.program.param_count ||
         !weights.data(ref.index))
       fail("the program's tables are damaged: {}", what);
