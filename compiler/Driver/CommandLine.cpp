@@ -59,6 +59,10 @@ struct Flags {
       cl::desc("folder with bin/ptxas and nvvm/libdevice (default: $CUDA_HOME, "
                "/usr/local/cuda, or what scripts/setup.sh --cuda installed)"),
       cl::value_desc("DIR"), cl::cat(category)};
+  cl::opt<int64_t> dropWait{
+      "test-drop-wait",
+      cl::desc("test only: leave out a wait, see pipe-test-drop-wait"),
+      cl::init(-1), cl::ReallyHidden, cl::cat(category)};
   cl::opt<std::string> emitTwins{
       "emit-twins",
       cl::desc("leave the LLVM bitcode of the kernels in DIR/HASH.bc, for "
@@ -194,17 +198,16 @@ static ExitStatus checkFlags(const Flags &flags) {
   // A plan needs no code for what it plans.
   bool hasPlan = flags.plan.getNumOccurrences() != 0;
   auto all = [](ArrayRef<StringRef> words) { return words; };
-  const Word words[] = {
-      {flags.target, targets, targets},
-      {flags.cpu, cpus, cpus},
-      {flags.schedule, schedules, schedules},
-      {flags.partition, partitions, partitions},
-      {flags.precision, precisions, precisions},
-      {flags.edges, edges, first(edges, 1)},
-      {flags.recompute, recomputes, recomputes},
-      {flags.frozen, frozens, frozens},
-      {flags.overlap, overlaps, overlaps},
-      {flags.compression, compressions, compressions}};
+  const Word words[] = {{flags.target, targets, targets},
+                        {flags.cpu, cpus, cpus},
+                        {flags.schedule, schedules, schedules},
+                        {flags.partition, partitions, partitions},
+                        {flags.precision, precisions, precisions},
+                        {flags.edges, edges, first(edges, 1)},
+                        {flags.recompute, recomputes, recomputes},
+                        {flags.frozen, frozens, frozens},
+                        {flags.overlap, overlaps, overlaps},
+                        {flags.compression, compressions, compressions}};
   for (const Word &word : words) {
     StringRef value = word.flag.getValue();
     if (!isOneOf(value, word.known))
@@ -248,6 +251,19 @@ static ExitStatus checkFlags(const Flags &flags) {
       flags.precisionOf.empty())
     return usage("--fp32-steps and --bf16-ramp: with --precision=f32 all steps "
                  "are in f32; expected --precision=layered or bf16");
+  if (flags.target == "cuda" && !hasPlan) {
+    if (flags.compression != "none")
+      return notYet("--gradient-compression=" + flags.compression +
+                        " with --target=cuda",
+                    "none");
+    if (flags.frozen == "sharded")
+      return notYet("--frozen=sharded with --target=cuda",
+                    "auto, stage, replicated");
+    if (StringRef(flags.microBatches).contains(':'))
+      return notYet("--micro-batches=" + flags.microBatches +
+                        " with --target=cuda",
+                    "--micro-batches=N");
+  }
   for (const std::string &arch : flags.gpuArch)
     if (!kernels::isCudaArchitecture(arch))
       return usage("--gpu-arch=" + arch +
@@ -381,6 +397,7 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
     options.gpuArchs.assign(flags.gpuArch.begin(), flags.gpuArch.end());
   options.cudaToolkit = flags.cudaToolkit;
   options.emitTwins = flags.emitTwins;
+  options.dropWait = flags.dropWait;
   options.recompute = flags.recompute;
   options.stopAfter = flags.stopAfter;
   options.dumpIr = flags.dumpIr;

@@ -247,7 +247,7 @@ int Compiler::emit() {
       error = mgq::kernels::writeObject(
           module.lookupSymbol<ModuleOp>("kernels"), objects[1 + i]);
   if (!error)
-    error = linkExecutable(objects, options.output);
+    error = linkExecutable(objects, options.target, options.output);
   removeTemps();
   return error ? reportError(kCompilerName, std::move(error)) : int(kSuccess);
 }

@@ -62,10 +62,10 @@ std::string mgq::pluginFolder() {
   return path.str().str();
 }
 
-/// The runtime's archive, beside the compiler that runs.
-static Expected<std::string> findRuntime() {
+/// An archive of the runtime, beside the compiler that runs.
+static Expected<std::string> findRuntime(StringRef name) {
   SmallString<256> path(mgq::pluginFolder());
-  sys::path::append(path, "libmgq_rt.a");
+  sys::path::append(path, name);
   if (!sys::fs::exists(path))
     return makeError("the runtime {0} is missing; build it with "
                      "scripts/build.sh",
@@ -82,10 +82,18 @@ static Expected<std::string> findLinker() {
                    "PATH; install g++");
 }
 
-Error mgq::linkExecutable(ArrayRef<std::string> objects, StringRef output) {
-  Expected<std::string> runtime = findRuntime();
-  if (!runtime)
-    return runtime.takeError();
+Error mgq::linkExecutable(ArrayRef<std::string> objects, StringRef target,
+                          StringRef output) {
+  std::vector<std::string> runtime;
+  // What refers to the other comes first.
+  for (StringRef name : {"libmgq_rt_cuda.a", "libmgq_rt.a"}) {
+    if (name.contains("cuda") && target != "cuda")
+      continue;
+    Expected<std::string> path = findRuntime(name);
+    if (!path)
+      return path.takeError();
+    runtime.push_back(std::move(*path));
+  }
   Expected<std::string> linker = findLinker();
   if (!linker)
     return linker.takeError();
@@ -94,7 +102,8 @@ Error mgq::linkExecutable(ArrayRef<std::string> objects, StringRef output) {
   sys::RemoveFileOnSignal(partial);
   SmallVector<StringRef> args{*linker, "-o", partial};
   llvm::append_range(args, objects);
-  args.append({*runtime, "-lpthread", "-ldl", "-lm"});
+  llvm::append_range(args, runtime);
+  args.append({"-lpthread", "-ldl", "-lm"});
 
   SmallString<128> log;
   if (std::error_code code =

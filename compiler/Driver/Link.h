@@ -12,11 +12,11 @@ namespace mgq {
 llvm::Error writeDataObject(llvm::Module &module, llvm::StringRef path);
 
 /// Links objects and the runtime to the executable `output`, which appears
-/// under its name only when it is complete. The runtime's archive is found
-/// beside the compiler (../lib/libmgq_rt.a); the system's C++ compiler driver
-/// does the linking.
+/// under its name only when it is complete. The runtime's archives are found
+/// beside the compiler (../lib/libmgq_rt.a, and for `target` cuda
+/// libmgq_rt_cuda.a); the system's C++ compiler driver does the linking.
 llvm::Error linkExecutable(llvm::ArrayRef<std::string> objects,
-                           llvm::StringRef output);
+                           llvm::StringRef target, llvm::StringRef output);
 
 /// Folder of the runtime's archive and of its transport plugins.
 std::string pluginFolder();

@@ -147,6 +147,7 @@ Table RankWriter::places() {
   for (PlaceParamOp place : rank.getOps<PlaceParamOp>())
     table.push_back(make.record(
         {make.i32(index.params.lookup(place.getParam())),
+         make.i32(place.getAs() ? int32_t(typeCode(*place.getAs())) : -1),
          offset(place.getValue()), offset(place.getGradient()),
          offset(place.getMomentum()), offset(place.getVariance())}));
   return make.table(table);

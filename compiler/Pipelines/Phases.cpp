@@ -140,9 +140,12 @@ static void buildSchedule(OpPassManager &passes, const Options &options) {
     passes.addPass(pipe::createSparsifyGradientsPass({options.compression}));
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
-    passes.addPass(pipe::createPlanMemoryPass());
+    passes.addPass(
+        pipe::createPlanMemoryPass({/*copyWeights=*/options.target != "cpu"}));
     passes.addPass(pipe::createCheckMemoryPass());
     passes.addPass(pipe::createCheckHazardsPass());
+    if (options.dropWait >= 0)
+      passes.addPass(pipe::createTestDropWaitPass({options.dropWait}));
   }
   passes.addPass(pipe::createCheckMessagesPass());
 }

@@ -114,6 +114,8 @@ LogicalResult PlaceParamOp::verify() {
   if (states != 0 && (states != 3 || !getValue()))
     return emitOpError("of a trainable parameter needs a value, a gradient, a "
                        "momentum and a variance");
+  if (getAs() && (states != 0 || !getValue()))
+    return emitOpError("has a type, but is not the copy of a frozen parameter");
   return success();
 }
 

@@ -123,15 +123,17 @@ def Pipe_RankOp : Pipe_Op<"rank", [Symbol, IsolatedFromAbove, NoTerminator, Sing
 def Pipe_PlaceParamOp : Pipe_Op<"place_param", [HasParent<"RankOp">]> {
   let summary = "where a parameter's value, gradient and optimizer state live";
   let description = [{
-    Offsets in the arena. A frozen parameter has at most `value` (a copy of
-    bytes that the file holds unaligned); a trainable one has all four on the
-    stage that owns it, and the value alone where it is only used
-    (place_param_c1).
+    Offsets in the arena. A frozen parameter has at most `value`: a copy, of
+    bytes that the file holds unaligned, or for a device that cannot read files;
+    then there is one for each element type in which it is read (`as`, which
+    differs from the stored type where values are rounded once, when they are
+    loaded). A trainable one has all four on the stage that owns it, and the
+    value alone where it is only used (place_param_c1).
   }];
-  let arguments = (ins FlatSymbolRefAttr:$param, OptionalAttr<I64Attr>:$value, OptionalAttr<I64Attr>:$gradient, OptionalAttr<I64Attr>:$momentum, OptionalAttr<I64Attr>:$variance);
+  let arguments = (ins FlatSymbolRefAttr:$param, OptionalAttr<I64Attr>:$value, OptionalAttr<TypeAttr>:$as, OptionalAttr<I64Attr>:$gradient, OptionalAttr<I64Attr>:$momentum, OptionalAttr<I64Attr>:$variance);
   let assemblyFormat = [{
-    $param (`value` `(` $value^ `)`)? (`gradient` `(` $gradient^ `)`)? (`momentum` `(` $momentum^ `)`)?
-    (`variance` `(` $variance^ `)`)? attr-dict
+    $param (`value` `(` $value^ `)`)? (`as` `(` $as^ `)`)? (`gradient` `(` $gradient^ `)`)?
+    (`momentum` `(` $momentum^ `)`)? (`variance` `(` $variance^ `)`)? attr-dict
   }];
   let hasVerifier = 1;
 }

@@ -133,6 +133,10 @@ def PlanMemoryPass : Pass<"pipe-plan-memory", "::mlir::ModuleOp"> {
     memory when they are not alive together: largest first, each at the lowest
     offset that is free while it lives.
   }];
+  let options = [
+    Option<"copyWeights", "copy-weights", "bool", /*default=*/"false",
+           "Frozen weights are copied into the arena, in the types in which they are read: for devices that cannot read files">
+  ];
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 
@@ -169,6 +173,19 @@ def CheckVariantsPass : Pass<"pipe-check-variants", "::mlir::ModuleOp"> {
     places in all of them: parameters, optimizer states, packed weights. Stages
     and replicas must agree, too.
   }];
+}
+
+def TestDropWaitPass : Pass<"pipe-test-drop-wait", "::mlir::ModuleOp"> {
+  let summary = "Test only: leave out one wait for a message or a collective";
+  let description = [{
+    Waits are counted over the ranks of a program, in its order. After
+    `pipe-check-hazards`, which would find most that are missing: so tests see
+    that what runs the program finds them, too.
+  }];
+  let options = [
+    Option<"number", "number", "int64_t", /*default=*/"0",
+           "Which one, from 0; a number too high is an error that says how many there are.">
+  ];
 }
 
 #endif // MGQ_PASSES_PIPE_PASSES_TD

@@ -5,16 +5,11 @@
 // the program of a step. Out: the rank also holds placements and sequences, and
 // messages have places.
 //
-//   activations: | slots of chunk 0 | slots of chunk 1 | ... | shared |
-//
-// Slots hold what micro-batches in flight keep; the shared part what lives in
-// one sequence only, and an evaluation's values. Scratch is the running call's;
-// then comes room for all_reduces, shared by those never under way together.
+// RankPlanner.h has the layout of the arena.
 //
 //===----------------------------------------------------------------------===//
 
-#include "passes/Pipe/ChunkLayout.h"
-#include "passes/Pipe/RankMemory.h"
+#include "passes/Pipe/RankPlanner.h"
 
 namespace mgq::pipe {
 #define GEN_PASS_DEF_PLANMEMORYPASS
@@ -25,78 +20,6 @@ using namespace mlir;
 using namespace mgq::pipe;
 namespace nn = mgq::nn;
 
-/// Most bytes of gradients that replicas exchange at once, per replica: enough
-/// for the speed of any link, little beside activations.
-static constexpr int64_t kExchangeBytes = int64_t(4) << 20;
-
-namespace {
-
-using Places = llvm::DenseMap<Value, Attribute>;
-
-/// Plans one rank.
-class Planner {
-public:
-  Planner(ModuleOp module, PlanOp plan, const StepGraph &graph,
-          const Kernels &kernels, ArrayRef<Crossing> crossings, RankOp rank)
-      : module(module), plan(plan), graph(graph), kernels(kernels),
-        crossings(crossings), rank(rank), stage(rank.getStage()),
-        builder(OpBuilder::atBlockBegin(&rank.getBody().front())),
-        memory(module, graph, kernels, stage) {}
-
-  LogicalResult run();
-
-private:
-  struct Chunk {
-    int64_t index, slotCount, slotsBegin;
-    ChunkLayout layout;
-    Places places; // of @train's values
-  };
-  struct Evaluated {
-    SmallVector<Value> values;
-    SmallVector<Lifetime> lifetimes;
-    llvm::DenseMap<int64_t, SmallVector<Value>> loads; // by chunk
-  };
-
-  void collectChunks();
-  SmallVector<func::CallOp> allCalls() const;
-  LogicalResult placeCells();
-  LogicalResult placeOutputs(const CallList &list);
-  void placeSlots();
-  Evaluated layOutEvaluation();
-  SmallVector<Value> layOutCount();
-  void addPrepareSequence();
-  void addSequence(SequenceKind kind, std::optional<int64_t> chunk,
-                   ArrayRef<func::CallOp> calls, ArrayRef<Value> loads,
-                   const Places &places);
-  LogicalResult placeGradients();
-  void addShards();
-  void placeMessages();
-  void placeReductions();
-  ArenaAttr scratch(StringRef kernel) {
-    return memory.arena(scratchBegin, kernels.scratchBytes(kernel));
-  }
-  bool isHere(int64_t chunk) const {
-    return llvm::is_contained(graph.stagesOf(chunk), stage);
-  }
-
-  ModuleOp module;
-  PlanOp plan;
-  const StepGraph &graph;
-  const Kernels &kernels;
-  ArrayRef<Crossing> crossings;
-  RankOp rank;
-  int64_t stage;
-  OpBuilder builder;
-  RankMemory memory;
-  SmallVector<Chunk, 0> chunks;
-  llvm::DenseSet<Value> inCells; // loss, seed
-  Places evaluated, counted;
-  int64_t sharedBegin = 0, sharedBytes = 0, activationBytes = 0,
-          scratchBegin = 0, scratchSize = 0;
-};
-
-} // namespace
-
 /// The argument of @train that holds the gradient of the loss.
 static Value seedOf(func::FuncOp train) {
   for (BlockArgument argument : train.getArguments())
@@ -105,7 +28,7 @@ static Value seedOf(func::FuncOp train) {
   return nullptr;
 }
 
-void Planner::collectChunks() {
+void RankPlanner::collectChunks() {
   // The loss has a cell, unless gradients read it too.
   Value loss = graph.train.returnOp()->getOperand(0);
   if (llvm::none_of(loss.getUsers(),
@@ -131,7 +54,7 @@ void Planner::collectChunks() {
 }
 
 /// Every call that the rank may run.
-SmallVector<func::CallOp> Planner::allCalls() const {
+SmallVector<func::CallOp> RankPlanner::allCalls() const {
   SmallVector<func::CallOp> calls;
   for (const Chunk &chunk : chunks)
     for (SequenceKind kind : {SequenceKind::Forward, SequenceKind::Backward,
@@ -142,7 +65,7 @@ SmallVector<func::CallOp> Planner::allCalls() const {
 }
 
 /// Outputs of @model and @count have fixed cells: the runtime reads them.
-LogicalResult Planner::placeOutputs(const CallList &list) {
+LogicalResult RankPlanner::placeOutputs(const CallList &list) {
   if (!list.function())
     return success();
   bool isCount = &list == &graph.count;
@@ -182,7 +105,7 @@ LogicalResult Planner::placeOutputs(const CallList &list) {
   return success();
 }
 
-LogicalResult Planner::placeCells() {
+LogicalResult RankPlanner::placeCells() {
   auto scalar = RankedTensorType::get({}, builder.getF32Type());
   ArenaAttr seed = memory.cell("seed", scalar);
   if (failed(placeOutputs(graph.model)) || failed(placeOutputs(graph.count)))
@@ -204,7 +127,7 @@ LogicalResult Planner::placeCells() {
 }
 
 /// Slots of all chunks, then the shared part.
-void Planner::placeSlots() {
+void RankPlanner::placeSlots() {
   // One micro-batch in one chunk: its values may share all memory, unless they
   // live on from one step to the next.
   bool runsAhead = llvm::any_of(rank.getOps<ForwardOp>(),
@@ -233,98 +156,8 @@ void Planner::placeSlots() {
   activationBytes = at - memory.cells.end();
 }
 
-/// One record goes through all chunks of the rank in turn. What is sent stays
-/// until the end of the record.
-Planner::Evaluated Planner::layOutEvaluation() {
-  Evaluated out;
-  llvm::DenseMap<Value, size_t> index;
-  int64_t step = 0;
-  auto add = [&](Value value, int64_t begin) {
-    if (evaluated.contains(value) ||
-        !index.try_emplace(value, out.values.size()).second)
-      return false;
-    out.values.push_back(value);
-    out.lifetimes.push_back({byteSize(value.getType()), begin, begin, -1});
-    return true;
-  };
-  SmallVector<Value> sent;
-  for (const Chunk &chunk : chunks) {
-    if (graph.stageOf(chunk.index, 0) != stage)
-      continue;
-    // A value that several chunks of the rank get comes once for each, always
-    // to one place.
-    for (const Crossing &crossing : crossings)
-      if (crossing.kind == EdgeKind::Evaluation && crossing.to == chunk.index)
-        add(crossing.value, step);
-    int64_t arrival = step++;
-    for (func::CallOp call : graph.calls(SequenceKind::Evaluate, chunk.index)) {
-      for (Value operand : call.getOperands()) {
-        if (operand.getDefiningOp<nn::ParamRefOp>())
-          continue;
-        if (isa<BlockArgument>(operand)) {
-          add(operand, arrival);
-          if (!llvm::is_contained(out.loads[chunk.index], operand))
-            out.loads[chunk.index].push_back(operand);
-        }
-        if (auto it = index.find(operand); it != index.end())
-          out.lifetimes[it->second].end =
-              std::max(out.lifetimes[it->second].end, step);
-      }
-      for (Value result : call.getResults())
-        add(result, step);
-      ++step;
-    }
-    for (const Crossing &crossing : crossings)
-      if (crossing.kind == EdgeKind::Evaluation && crossing.from == chunk.index)
-        sent.push_back(crossing.value);
-    ++step;
-  }
-  for (Value value : sent)
-    if (auto it = index.find(value); it != index.end())
-      out.lifetimes[it->second].end = step;
-  sharedBytes = std::max(sharedBytes, layOut(out.lifetimes));
-  for (auto [value, lifetime] : llvm::zip_equal(out.values, out.lifetimes))
-    evaluated[value] =
-        memory.arena(sharedBegin + lifetime.offset, lifetime.bytes);
-  return out;
-}
-
-/// Places the values of @count; returns the inputs that it loads.
-SmallVector<Value> Planner::layOutCount() {
-  SmallVector<Value> values, loads;
-  SmallVector<Lifetime> lifetimes;
-  llvm::DenseMap<Value, size_t> index;
-  int64_t step = 0;
-  for (func::CallOp call : graph.count.calls()) {
-    ++step;
-    for (Value operand : call.getOperands()) {
-      if (operand.getDefiningOp<nn::ParamRefOp>())
-        continue;
-      if (isa<BlockArgument>(operand) &&
-          index.try_emplace(operand, values.size()).second) {
-        loads.push_back(operand);
-        values.push_back(operand);
-        lifetimes.push_back({byteSize(operand.getType()), 0, 0, -1});
-      }
-      if (auto it = index.find(operand); it != index.end())
-        lifetimes[it->second].end = step;
-    }
-    for (Value result : call.getResults())
-      if (!counted.contains(result) &&
-          index.try_emplace(result, values.size()).second) {
-        values.push_back(result);
-        lifetimes.push_back({byteSize(result.getType()), step, step, -1});
-      }
-  }
-  sharedBytes = std::max(sharedBytes, layOut(lifetimes));
-  for (auto [value, lifetime] : llvm::zip_equal(values, lifetimes))
-    counted[value] =
-        memory.arena(sharedBegin + lifetime.offset, lifetime.bytes);
-  return loads;
-}
-
 /// Packs the weights once, when they have been loaded.
-void Planner::addPrepareSequence() {
+void RankPlanner::addPrepareSequence() {
   if (memory.panels.empty())
     return;
   auto sequence = SequenceOp::create(
@@ -340,7 +173,7 @@ void Planner::addPrepareSequence() {
 }
 
 /// Packs the weights that are spread, and places their gathers.
-void Planner::addShards() {
+void RankPlanner::addShards() {
   for (const Shard &shard : memory.shards) {
     auto op = ShardOp::create(builder, rank.getLoc(), shard.chunk, shard.slice,
                               shard.buffer);
@@ -360,9 +193,9 @@ void Planner::addShards() {
   }
 }
 
-void Planner::addSequence(SequenceKind kind, std::optional<int64_t> chunk,
-                          ArrayRef<func::CallOp> calls, ArrayRef<Value> loads,
-                          const Places &places) {
+void RankPlanner::addSequence(SequenceKind kind, std::optional<int64_t> chunk,
+                              ArrayRef<func::CallOp> calls,
+                              ArrayRef<Value> loads, const Places &places) {
   auto sequence = SequenceOp::create(builder, rank.getLoc(), kind,
                                      chunk ? builder.getI64IntegerAttr(*chunk)
                                            : IntegerAttr());
@@ -403,7 +236,7 @@ void Planner::addSequence(SequenceKind kind, std::optional<int64_t> chunk,
 }
 
 /// Where calls leave gradients, and when they are added to what.
-LogicalResult Planner::placeGradients() {
+LogicalResult RankPlanner::placeGradients() {
   Operation *ret = graph.train.returnOp();
   LogicalResult result = success();
   forEachGradient(graph.train.function(), [&](unsigned i, StringAttr param) {
@@ -428,82 +261,7 @@ LogicalResult Planner::placeGradients() {
   return result;
 }
 
-/// Gives sends and receives their ranges.
-void Planner::placeMessages() {
-  SymbolTable symbols(module);
-  auto placeOf = [&](EdgeOp edge, bool isSend) -> Attribute {
-    int64_t call = int64_t(edge.getCall());
-    switch (edge.getKind()) {
-    case EdgeKind::Accumulator:
-      return memory.arena(memory.accumulator(call), byteSize(edge.getType()));
-    case EdgeKind::Parameter:
-      return memory.valueOf(edge.getParamAttr().getAttr());
-    case EdgeKind::Evaluation:
-      return evaluated.lookup(graph.model.result(call, edge.getResult()));
-    default: {
-      Value value = graph.train.result(call, edge.getResult());
-      for (const Chunk &chunk : chunks)
-        if (chunk.index == int64_t(isSend ? edge.getFrom() : edge.getTo()))
-          return chunk.places.lookup(value);
-      return Attribute();
-    }
-    }
-  };
-  rank.getBody().walk([&](Operation *op) {
-    if (auto send = dyn_cast<SendOp>(op))
-      send.setPlaceAttr(
-          placeOf(symbols.lookup<EdgeOp>(send.getEdge()), /*isSend=*/true));
-    if (auto recv = dyn_cast<RecvOp>(op))
-      recv.setPlaceAttr(
-          placeOf(symbols.lookup<EdgeOp>(recv.getEdge()), /*isSend=*/false));
-  });
-}
-
-/// Gives all_reduces what they sum, and room for each other replica's part of
-/// what this one adds. One that waits for another may take its room.
-void Planner::placeReductions() {
-  struct Room {
-    int64_t bytes;
-    Operation *last; // the all_reduce that has it
-  };
-  int64_t others = plan.getReplicas() - 1;
-  SmallVector<Room> rooms;
-  SmallVector<std::pair<AllReduceOp, size_t>> found;
-  for (AllReduceOp reduce : rank.getOps<AllReduceOp>()) {
-    ArenaAttr place = memory.ownedGradients();
-    if (auto params = reduce.getParams(); params && !params->empty())
-      place = memory.gradientsOf(
-          cast<FlatSymbolRefAttr>((*params)[0]).getAttr(),
-          cast<FlatSymbolRefAttr>((*params)[params->size() - 1]).getAttr());
-    reduce.setPlaceAttr(place);
-    int64_t shard =
-        alignBytes(llvm::divideCeil(place.getBytes(), plan.getReplicas()));
-    int64_t bytes = others * std::min(shard, kExchangeBytes);
-    if (reduce.getCompression())
-      bytes = std::max(
-          bytes, memory.compressedExchangeBytes(place, plan.getReplicas()));
-    auto isFree = [&](const Room &room) {
-      return llvm::any_of(reduce.getAfter(), [&](Value event) {
-        return event.getDefiningOp() == room.last;
-      });
-    };
-    auto it = llvm::find_if(rooms, isFree);
-    if (it == rooms.end())
-      it = &rooms.emplace_back(Room{0, nullptr});
-    *it = {std::max(it->bytes, bytes), reduce};
-    found.push_back({reduce, it - rooms.begin()});
-  }
-  for (auto [reduce, number] : found) {
-    int64_t begin = scratchBegin + scratchSize;
-    for (const Room &room : ArrayRef(rooms).take_front(number))
-      begin += room.bytes;
-    reduce.setRoomAttr(memory.arena(begin, rooms[number].bytes));
-  }
-  for (const Room &room : rooms)
-    scratchSize += room.bytes;
-}
-
-LogicalResult Planner::run() {
+LogicalResult RankPlanner::run() {
   collectChunks();
   for (AllReduceOp reduce : rank.getOps<AllReduceOp>())
     if (auto params = reduce.getParams())
@@ -579,6 +337,8 @@ LogicalResult Planner::run() {
 
 namespace {
 struct PlanMemoryPass : mgq::pipe::impl::PlanMemoryPassBase<PlanMemoryPass> {
+  using Base::Base;
+
   void runOnOperation() override {
     ModuleOp module = getOperation();
     auto plans = module.getOps<PlanOp>();
@@ -593,7 +353,9 @@ struct PlanMemoryPass : mgq::pipe::impl::PlanMemoryPassBase<PlanMemoryPass> {
     Kernels kernels(module);
     SmallVector<Crossing> crossings = graph->crossings();
     for (RankOp rank : module.getOps<RankOp>())
-      if (failed(Planner(module, plan, *graph, kernels, crossings, rank).run()))
+      if (failed(RankPlanner(module, plan, *graph, kernels, crossings, rank,
+                             copyWeights)
+                     .run()))
         return signalPassFailure();
   }
 };

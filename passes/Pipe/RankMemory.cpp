@@ -63,9 +63,10 @@ void mgq::pipe::forEachGradient(
 }
 
 RankMemory::RankMemory(ModuleOp module, const StepGraph &graph,
-                       const Kernels &kernels, int64_t stage)
+                       const Kernels &kernels, int64_t stage, bool copyWeights)
     : module(module), context(module.getContext()), graph(graph),
-      kernels(kernels), stage(stage), owners(graph.owners(module)) {}
+      kernels(kernels), stage(stage), copyWeights(copyWeights),
+      owners(graph.owners(module)) {}
 
 ArenaAttr RankMemory::valueOf(StringAttr param) const {
   return dyn_cast_or_null<ArenaAttr>(params.lookup(param));
@@ -160,6 +161,29 @@ void RankMemory::placeAccumulators(OpBuilder &builder) {
   });
 }
 
+/// A copy of each frozen weight in each type in which calls read it.
+void RankMemory::placeCopies(OpBuilder &builder, ArrayRef<func::CallOp> calls) {
+  for (func::CallOp call : calls)
+    for (Value operand : call.getOperands()) {
+      auto ref = operand.getDefiningOp<nn::ParamRefOp>();
+      if (!ref)
+        continue;
+      auto type = cast<RankedTensorType>(ref.getType());
+      StringAttr name = ref.getParamAttr().getAttr();
+      if (isa<ArenaAttr>(params.lookup(name)) || copies.contains({name, type}))
+        continue;
+      int64_t bytes = byteSize(type);
+      ArenaAttr place = arena(weights.take(bytes), bytes);
+      copies[{name, type}] = place;
+      PlaceParamOp::create(builder,
+                           module.lookupSymbol<nn::ParamOp>(name).getLoc(),
+                           FlatSymbolRefAttr::get(name),
+                           builder.getI64IntegerAttr(place.getOffset()),
+                           TypeAttr::get(type.getElementType()), IntegerAttr(),
+                           IntegerAttr(), IntegerAttr());
+    }
+}
+
 /// Trainable parameters, f32, with gradient and optimizer state on the stage
 /// that owns them; a frozen one stays in the mapped file unless its bytes lie
 /// there unaligned.
@@ -183,13 +207,16 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
     int64_t bytes = byteSize(param.getValueType());
     Type element = param.getTensorType().getElementType();
     int64_t align = std::max(8u, element.getIntOrFloatBitWidth()) / 8;
-    bool isCopied = param.isTrainable() || param.getOffset() % align != 0;
+    bool isCopied =
+        param.isTrainable() || (!copyWeights && param.getOffset() % align != 0);
     params[param.getSymNameAttr()] =
         isCopied ? Attribute(arena(weights.take(bytes), bytes))
                  : Attribute(WeightAttr::get(
                        builder.getContext(),
                        FlatSymbolRefAttr::get(param.getSymNameAttr())));
   }
+  if (copyWeights)
+    placeCopies(builder, calls);
   placeShards();
   placePanels(calls);
   gradients.begin = weights.end();
@@ -212,6 +239,8 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
 
   optimizer.begin = gradients.end();
   for (nn::ParamOp param : mine) {
+    if (copyWeights && !param.isTrainable())
+      continue;
     auto attr = [&](std::optional<int64_t> offset) {
       return offset ? builder.getI64IntegerAttr(*offset) : IntegerAttr();
     };
@@ -223,9 +252,10 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
       momentum = optimizer.take(byteSize(param.getValueType()));
       variance = optimizer.take(byteSize(param.getValueType()));
     }
-    PlaceParamOp::create(
-        builder, param.getLoc(), FlatSymbolRefAttr::get(param.getSymNameAttr()),
-        attr(value), attr(gradient), attr(momentum), attr(variance));
+    PlaceParamOp::create(builder, param.getLoc(),
+                         FlatSymbolRefAttr::get(param.getSymNameAttr()),
+                         attr(value), TypeAttr(), attr(gradient),
+                         attr(momentum), attr(variance));
   }
   cells.begin = optimizer.end();
   return success();
@@ -255,5 +285,7 @@ Attribute RankMemory::placeOf(func::CallOp call, unsigned operand) {
         return place;
     return panels.lookup({param, pack.getAttr()});
   }
+  if (ArenaAttr copy = copies.lookup({param, ref.getType()}))
+    return copy;
   return params.lookup(param);
 }

@@ -68,8 +68,9 @@ struct Shard {
 /// The persistent part of one rank's arena.
 class RankMemory {
 public:
+  /// `copyWeights`: kernels cannot read files.
   RankMemory(mlir::ModuleOp module, const StepGraph &graph,
-             const Kernels &kernels, int64_t stage);
+             const Kernels &kernels, int64_t stage, bool copyWeights);
 
   /// Owned parameters in the order in which their gradients lie in the arena;
   /// those that are not named come first, in the order of the module.
@@ -118,10 +119,14 @@ public:
   /// rank has whole.
   llvm::MapVector<PanelKey, ArenaAttr> panels;
   llvm::MapVector<mlir::StringAttr, mlir::Attribute> params;
+  /// Of frozen weights that are copied: by the type in which calls read them.
+  llvm::MapVector<std::pair<mlir::StringAttr, mlir::Type>, ArenaAttr> copies;
   Region weights, gradients, optimizer, cells;
 
 private:
   void placeShards();
+  void placeCopies(mlir::OpBuilder &builder,
+                   llvm::ArrayRef<mlir::func::CallOp> calls);
   int64_t blocksIn(ArenaAttr gradients);
   void placePanels(llvm::ArrayRef<mlir::func::CallOp> calls);
   void placeAccumulators(mlir::OpBuilder &builder);
@@ -131,6 +136,7 @@ private:
   const StepGraph &graph;
   const Kernels &kernels;
   int64_t stage;
+  bool copyWeights;
   int64_t ownedBytes = 0;
   llvm::MapVector<mlir::StringAttr, int64_t> owners;
   llvm::DenseMap<mlir::StringAttr, int64_t> ownOffsets;

@@ -124,10 +124,14 @@ typedef struct mgq_param {
 /* A parameter that a rank uses. Offsets in the arena, or -1. Trainable: f32
  * value; the owner also has gradient (summed over micro-batches, uses and
  * replicas), Adam's momentum and variance. A user that does not own it gets new
- * values from the owner. Frozen: value_offset is set where the file's bytes are
- * not aligned and are copied at load. */
+ * values from the owner. Frozen: value_offset is set where the bytes are copied
+ * at load: the file's are not aligned, or the device cannot read them. */
 typedef struct mgq_place {
   int32_t param;
+  /* Of a frozen one's copy, -1: as stored. f32 and f16 may become bf16, each
+   * value rounded once, to nearest even. A parameter that is read in two types
+   * has two places. */
+  int32_t type;
   int64_t value_offset;
   int64_t grad_offset;
   int64_t momentum_offset;
