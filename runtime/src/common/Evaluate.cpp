@@ -100,6 +100,7 @@ void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
       device.read(&scalarCells[i], scalarAt[i],
                   program.outputs[scalars[i]].tensor.bytes);
   device.synchronize();
+  executor.collectTimes();
   std::copy(cells.begin(), cells.end(), values);
   for (size_t i = 0; i < scalars.size(); ++i)
     if (scalarAt[i])

@@ -25,6 +25,7 @@ Optimizer::Optimizer(const RankView &view, const Options &options, Arena &arena)
   collectGrads();
   collectUses();
   makeGroups(options);
+  collectUpdates();
 }
 
 [[noreturn]] static void failGradient(const mgq_param &param) {
@@ -131,6 +132,37 @@ void Optimizer::makeGroups(const Options &options) {
       groups[i].learningRate = rate;
 }
 
+/// Whether `next` lies behind `last` in all arrays alike, but for what aligns
+/// it, and is updated alike. What aligns it is zero and stays so.
+bool Optimizer::joins(const Update &last, const Update &next) const {
+  const Group &a = groups[last.param], &b = groups[next.param];
+  int64_t gap = next.offsets[0] - last.offsets[0] - last.count * 4;
+  bool isBehind = gap >= 0 && gap < 64;
+  for (int i = 1; i < 4; ++i)
+    isBehind &= next.offsets[i] - last.offsets[i] - last.count * 4 == gap;
+  return isBehind && a.learningRate == b.learningRate &&
+         a.weightDecay == b.weightDecay;
+}
+
+void Optimizer::collectUpdates() {
+  for (const Piece &piece : pieces) {
+    const mgq_place &place = *places[piece.param];
+    int64_t begin = piece.begin * 4;
+    Update next = {piece.param,
+                   {place.value_offset + begin, place.grad_offset + begin,
+                    place.momentum_offset + begin,
+                    place.variance_offset + begin},
+                   piece.count};
+    if (!device.accelerator() || updates.empty() ||
+        !joins(updates.back(), next)) {
+      updates.push_back(next);
+      continue;
+    }
+    Update &last = updates.back();
+    last.count = (next.offsets[0] - last.offsets[0]) / 4 + next.count;
+  }
+}
+
 /// Runs body(i) for i in [0, count): on the compute threads, or one after the
 /// other where that enqueues.
 template <typename Body>
@@ -185,13 +217,12 @@ void Optimizer::combineUses() {
 void Optimizer::unscale(double lossScale) {
   double factor = 1 / lossScale;
   Accelerator *accelerator = device.accelerator();
-  forEach(pieces.size(), [&](int64_t index) {
-    const Piece &piece = pieces[index];
-    float *values =
-        arena.floatsAt(places[piece.param]->grad_offset) + piece.begin;
+  forEach(updates.size(), [&](int64_t index) {
+    const Update &update = updates[index];
+    float *values = arena.floatsAt(update.offsets[1]);
     if (accelerator)
-      return accelerator->scale(values, factor, piece.count);
-    for (int64_t i = 0; i < piece.count; ++i)
+      return accelerator->scale(values, factor, update.count);
+    for (int64_t i = 0; i < update.count; ++i)
       values[i] = static_cast<float>(static_cast<double>(values[i]) * factor);
   });
 }
@@ -250,17 +281,16 @@ GradientNorm Optimizer::total(const double *norms) const {
 }
 
 void Optimizer::update(double gradientFactor, double learningFactor,
-                       int64_t updates) {
-  double t = static_cast<double>(updates);
+                       int64_t number) {
+  double t = static_cast<double>(number);
   double correction1 = 1 - std::pow(beta1, t);
   double correction2 = 1 - std::pow(beta2, t);
-  forEach(pieces.size(), [&](int64_t index) {
-    const Piece &piece = pieces[index];
-    const mgq_place &place = *places[piece.param];
-    double rate = groups[piece.param].learningRate * learningFactor;
+  forEach(updates.size(), [&](int64_t index) {
+    const Update &one = updates[index];
+    double rate = groups[one.param].learningRate * learningFactor;
     const float scalars[MGQ_ADAMW_SCALARS] = {
         static_cast<float>(gradientFactor),
-        static_cast<float>(1 - rate * groups[piece.param].weightDecay),
+        static_cast<float>(1 - rate * groups[one.param].weightDecay),
         static_cast<float>(beta1),
         static_cast<float>(1 - beta1),
         static_cast<float>(beta2),
@@ -268,10 +298,9 @@ void Optimizer::update(double gradientFactor, double learningFactor,
         static_cast<float>(rate / correction1),
         static_cast<float>(1 / std::sqrt(correction2)),
         static_cast<float>(epsilon)};
-    view.program.adamw(arena.floatsAt(place.value_offset) + piece.begin,
-                       arena.floatsAt(place.grad_offset) + piece.begin,
-                       arena.floatsAt(place.momentum_offset) + piece.begin,
-                       arena.floatsAt(place.variance_offset) + piece.begin,
-                       scalars, piece.count);
+    view.program.adamw(arena.floatsAt(one.offsets[0]),
+                       arena.floatsAt(one.offsets[1]),
+                       arena.floatsAt(one.offsets[2]),
+                       arena.floatsAt(one.offsets[3]), scalars, one.count);
   });
 }

@@ -60,8 +60,8 @@ public:
   GradientNorm total(const double *norms) const;
 
   /// Updates owned parameters. `gradientFactor`: clipping's; `learningFactor`:
-  /// the schedule's; `updates`: number of this update, from 1.
-  void update(double gradientFactor, double learningFactor, int64_t updates);
+  /// the schedule's; `number`: of this update, from 1.
+  void update(double gradientFactor, double learningFactor, int64_t number);
 
 private:
   /// A piece of an owned parameter.
@@ -71,6 +71,13 @@ private:
   };
   struct Group {
     double learningRate, weightDecay;
+  };
+  /// What one call of AdamW updates: a piece or, for an accelerator, parameters
+  /// side by side. Offsets of value, gradient, momentum, variance.
+  struct Update {
+    int32_t param; ///< Whose group it has.
+    int64_t offsets[4];
+    int64_t count; ///< Elements.
   };
   /// A piece of what one call leaves.
   struct LeftPiece {
@@ -89,6 +96,8 @@ private:
   void collectGrads();
   void collectUses();
   void makeGroups(const Options &options);
+  void collectUpdates();
+  bool joins(const Update &last, const Update &next) const;
 
   const RankView &view;
   Arena &arena;
@@ -98,6 +107,7 @@ private:
   std::vector<int32_t> trainable;
   std::vector<const mgq_place *> places; ///< Of each parameter.
   std::vector<Piece> pieces;
+  std::vector<Update> updates;
   std::vector<Accelerator::Values> gradients; ///< What an accelerator sums,
   std::optional<HostCells<double>> sums;      ///< and gives, of each piece.
   std::vector<double> blockSums;

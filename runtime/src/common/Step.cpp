@@ -375,6 +375,7 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   if (view.replica == 0)
     parts.optimizer.squaredNorms(results.data());
   parts.arena.device().synchronize(); // Losses are there.
+  parts.executor.collectTimes();
   std::copy(lossCells.begin(), lossCells.end(),
             results.begin() + static_cast<ptrdiff_t>(norms.size()));
   exchangeResults(result);

@@ -56,6 +56,8 @@ void Trainer::setUp() {
     variants->now().executor.prepareShards();
     variants->now().executor.runPrepareTrainable();
     arena->device().synchronize();
+    if (orders.trace || orders.profile)
+      variants->now().executor.timeDevice();
   });
 }
 

@@ -1,6 +1,7 @@
 //===- Executor.cpp - Runs a rank's sequences -----------------------------===//
 
 #include "runtime/src/local/Executor.h"
+#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/local/ThreadPool.h"
 #include <cstring>
@@ -178,12 +179,42 @@ void Executor::load(const Runnable &runnable, const DataReader &data,
   trace.add(Phase::Load, "data", start, seconds, -1);
 }
 
+void Executor::noteCall(const mgq_call &call, Phase phase, int32_t microBatch,
+                        double start, double seconds) {
+  if (call.layer >= 0 && phase == Phase::Forward)
+    times[call.layer].forward += seconds;
+  if (call.layer >= 0 && phase == Phase::Backward)
+    times[call.layer].backward += seconds;
+  if (call.layer >= 0 && phase == Phase::Weight)
+    times[call.layer].weight += seconds;
+  trace.add(phase, call.name, start, seconds, microBatch);
+}
+
+void Executor::timeDevice() {
+  timed = device().accelerator();
+  if (timed)
+    timed->clearMarks();
+}
+
+void Executor::collectTimes() {
+  if (!timed)
+    return;
+  for (const TimedCall &one : timedCalls) {
+    double start = timed->secondsAt(one.begin);
+    noteCall(*one.call, one.phase, one.microBatch, start,
+             timed->secondsAt(one.end) - start);
+  }
+  timedCalls.clear();
+  timed->clearMarks();
+}
+
 void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
                    const std::function<void(int32_t)> *afterCall,
                    CallFilter *filter) {
   const mgq_sequence &sequence = *runnable.sequence;
   if (phase == Phase::Forward && runnable.chunk >= 0)
     ++forwards[runnable.chunk];
+  int32_t mark = timed ? timed->mark() : 0;
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
     void *const *args = runnable.pointers.data() + runnable.firstPointer[i];
@@ -198,13 +229,12 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
     double seconds = secondsNow() - start;
     device().leaveCall(call.name);
     pulse();
-    if (call.layer >= 0 && phase == Phase::Forward)
-      times[call.layer].forward += seconds;
-    if (call.layer >= 0 && phase == Phase::Backward)
-      times[call.layer].backward += seconds;
-    if (call.layer >= 0 && phase == Phase::Weight)
-      times[call.layer].weight += seconds;
-    trace.add(phase, call.name, start, seconds, microBatch);
+    if (timed) {
+      timedCalls.push_back({&call, phase, microBatch, mark, timed->mark()});
+      mark = timedCalls.back().end;
+    } else {
+      noteCall(call, phase, microBatch, start, seconds);
+    }
     if (filter)
       filter->ran(i, args);
     if (afterCall)

@@ -93,6 +93,14 @@ public:
 
   Device &device() const { return arena.device(); }
 
+  /// An accelerator says from here on how long calls take on it, when asked by
+  /// collectTimes(); else times are those of enqueueing. For a moment in which
+  /// nothing is enqueued.
+  void timeDevice();
+  /// After Device::synchronize(): notes the times of the calls since the last
+  /// time.
+  void collectTimes();
+
   const std::vector<LayerTime> &layerTimes() const { return times; }
   /// Forward runs of a local chunk that layerTimes() covers.
   int64_t forwardRuns(int32_t chunk) const { return forwards[chunk]; }
@@ -104,6 +112,15 @@ public:
   void resetTimes();
 
 private:
+  /// A call between two marks of an accelerator.
+  struct TimedCall {
+    const mgq_call *call;
+    Phase phase;
+    int32_t microBatch, begin, end;
+  };
+  void noteCall(const mgq_call &call, Phase phase, int32_t microBatch,
+                double start, double seconds);
+
   int64_t step = 0;
   const RankView &view;
   Arena &arena;
@@ -114,7 +131,9 @@ private:
   std::vector<LayerTime> times;
   std::vector<int64_t> forwards;
   double loading = 0;
-  std::deque<Runnable> runnables; // Addresses stay.
+  Accelerator *timed = nullptr;      ///< Null: times are the host's.
+  std::vector<TimedCall> timedCalls; ///< Whose times are not known yet.
+  std::deque<Runnable> runnables;    // Addresses stay.
   const Runnable *prepareFrozen, *prepareTrainable;
   std::vector<const Runnable *> packs; ///< Of each shard.
 };
