@@ -363,7 +363,8 @@ llvm::GlobalVariable *TableWriter::program(bool isStart) {
                    make.i32(programs.size() > 1 ? programs.size() : 0),
                    make.function("mgq_adamw"),
                    make.function("mgq_sq_norm"),
-                   make.function("mgq_accumulate")});
+                   make.function("mgq_accumulate"),
+                   /*open_device=*/make.null()});
   return new llvm::GlobalVariable(target, table->getType(), /*isConstant=*/true,
                                   isStart ? llvm::GlobalValue::ExternalLinkage
                                           : llvm::GlobalValue::PrivateLinkage,

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 12
+#define MGQ_ABI_VERSION 13
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -340,6 +340,12 @@ typedef double (*mgq_sq_norm_fn)(const float *values, int64_t n);
 /* sum += values, n elements. */
 typedef void (*mgq_accumulate_fn)(float *sum, const float *values, int64_t n);
 
+/* Opens the accelerator on which the program's functions enqueue work, whose
+ * addresses its arena has; null: functions run on the host. For the struct see
+ * runtime/src/common/Accelerator.h. No exception leaves it. */
+struct mgq_device_request;
+typedef void (*mgq_open_device_fn)(struct mgq_device_request *request);
+
 /* What one stage does. Ranks of the same stage in other replicas do the same
  * with other records: rank = replica * stages + stage. */
 typedef struct mgq_rank {
@@ -440,8 +446,10 @@ typedef struct mgq_program {
   int32_t variant_count;
 
   mgq_adamw_fn adamw;
-  mgq_sq_norm_fn sq_norm;
+  mgq_sq_norm_fn sq_norm; /* null where a device is opened: it has its own */
   mgq_accumulate_fn accumulate;
+
+  mgq_open_device_fn open_device;
 } mgq_program;
 
 /* The program that a run starts with. */

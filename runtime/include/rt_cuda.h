@@ -4,7 +4,8 @@
 |* A layer function of a CUDA program has the kernel ABI of rt.h
 |* (mgq_kernel: args, scratch), but its pointers are device addresses, all of
 |* them (weights' too) multiples of 16, and it only enqueues work on the calling
-|* thread's current stream. It calls the functions below; the runtime (runtime/src/cuda) has them. They return
+|* thread's current stream. It calls the functions below; the runtime
+(runtime/src/cuda) has them. They return
 |* nothing: the runtime keeps the first fault of a stream and reports it at the
 |* next event.
 |*
@@ -22,7 +23,7 @@ extern "C" {
 #endif
 
 /* Raised whenever something below changes; runtime and object must agree. */
-#define MGQ_CUDA_ABI_VERSION 1
+#define MGQ_CUDA_ABI_VERSION 2
 
 /* Device code for one architecture, as cuModuleLoadData takes it. It runs on
  * devices of the same major version and this or a higher minor version. */
@@ -104,6 +105,12 @@ void mgq_cuda_matmul(const mgq_cuda_product *product, const void *a,
  * elements, `*sum` (device) their sum, in order. */
 void mgq_cuda_sq_norm(double *sum, double *blocks, const float *values,
                       int64_t n);
+
+/* values[i] = values[i] * factor, computed in f64 and rounded once. */
+void mgq_cuda_scale(float *values, double factor, int64_t n);
+
+/* mgq_program.open_device of CUDA programs; of the runtime, not generated. */
+void mgq_open_cuda_device(struct mgq_device_request *request);
 
 #ifdef __cplusplus
 }

@@ -138,7 +138,9 @@ def check_optimizer(device):
         total = np.frombuffer(device.take(at[0], 8), np.float64)[0]
         np.testing.assert_allclose(total, np.sum(g.astype(np.float64) ** 2), rtol=1e-13)
         device.take(at[1], 8 * blocks)
-        device.take(at[2], 4 * count)
+        library.mgq_cuda_scale(array(at[2]), ctypes.c_double(1 / 3), length)
+        scaled = np.frombuffer(device.take(at[2], 4 * count), np.float32)
+        np.testing.assert_array_equal(scaled, (g.astype(np.float64) * (1 / 3)).astype(np.float32))
 
 
 def run_cases(library, sizes, flags, cases):

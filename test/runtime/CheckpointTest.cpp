@@ -6,6 +6,7 @@
 #include "runtime/src/local/ThreadTransport.h"
 #include "test/runtime/TestFiles.h"
 #include "test/runtime/ToyModel.h"
+#include <cmath>
 #include <filesystem>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -232,6 +233,30 @@ TEST_F(CheckpointTest, SurvivesDamage) {
     } catch (const Error &) {
     }
   }
+}
+
+// A frozen parameter may be copied as it is and rounded to bf16 beside that; to
+// no other type.
+TEST_F(CheckpointTest, FrozenWeightsAreRounded) {
+  mgq_place places[] = {{3, -1, 0, -1, -1, -1}, {3, MGQ_BF16, 64, -1, -1, -1}};
+  mgq_rank rank = {};
+  rank.places = places;
+  rank.place_count = 2;
+  mgq_program own = program;
+  own.ranks = &rank;
+  RankView ownView(own, 0);
+  float values[4] = {1.00390625F, 1.01171875F, -3e38F, NAN};
+  std::string bytes = readFile(dir / "toy.weights");
+  memcpy(bytes.data() + toy::frozenAt, values, sizeof values);
+  writeFile(dir / "toy.weights", bytes);
+  Arena there(128);
+  Weights(ownView, dir.path).load(there);
+  EXPECT_EQ(memcmp(there.at(0), values, sizeof values), 0);
+  const uint16_t rounded[4] = {0x3f80, 0x3f82, 0xff62, 0x7fc0};
+  EXPECT_EQ(memcmp(there.at(64), rounded, sizeof rounded), 0);
+  places[1].type = MGQ_F16;
+  EXPECT_THAT(errorOf([&] { Weights(ownView, dir.path).load(there); }),
+              HasSubstr("parameter 'frozen' of type F32 as 2"));
 }
 
 TEST_F(CheckpointTest, WeightsNameWhatIsWrong) {

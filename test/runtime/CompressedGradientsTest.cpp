@@ -80,7 +80,7 @@ struct Toy {
       param.stored = {MGQ_F32, 1, shapes[i].data(), counts[i] * 4};
       param.trainable = 1;
       params.push_back(param);
-      places.push_back({static_cast<int32_t>(i), -1, at, -1, -1});
+      places.push_back({static_cast<int32_t>(i), -1, -1, at, -1, -1});
       at += wholeLines(counts[i] * 4);
       blocks += (counts[i] + 255) / 256;
     }

@@ -67,7 +67,7 @@ void Builder::placeParams(Stage &stage) {
   for (int i = 0; i < static_cast<int>(params.size()); ++i) {
     if (!uses(i))
       continue;
-    mgq_place place = {i, -1, -1, -1, -1};
+    mgq_place place = {i, -1, -1, -1, -1, -1};
     if (params[i].trainable)
       place.value_offset = stage.take(params[i].stored.bytes);
     stage.places.push_back(place);

@@ -216,10 +216,10 @@ static const mgq_param params[] = {
      nullptr}};
 
 static const mgq_place places[] = {
-    {0, AT(embed[0]), AT(embedGrad), AT(embed[1]), AT(embed[2])},
-    {1, AT(head[0]), AT(headGrad), AT(head[1]), AT(head[2])},
-    {2, AT(bias[0]), AT(biasGrad[0]), AT(bias[1]), AT(bias[2])},
-    {3, -1, -1, -1, -1}};
+    {0, -1, AT(embed[0]), AT(embedGrad), AT(embed[1]), AT(embed[2])},
+    {1, -1, AT(head[0]), AT(headGrad), AT(head[1]), AT(head[2])},
+    {2, -1, AT(bias[0]), AT(biasGrad[0]), AT(bias[1]), AT(bias[2])},
+    {3, -1, -1, -1, -1, -1}};
 
 static const mgq_use uses[] = {{0, AT(embedGrad)},
                                {1, AT(headGrad)},

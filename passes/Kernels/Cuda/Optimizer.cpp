@@ -5,6 +5,7 @@
 //   mgq_adamw(parameter, gradient, momentum, variance, scalars, n)
 //   mgq_accumulate(sum, values, n)
 //   mgq_cuda_sq_norm(sum, blocks, values, n)
+//   mgq_cuda_scale(values, factor, n)
 //
 // host functions that launch kernels (runtime/include/rt_cuda.h).
 //
@@ -66,6 +67,7 @@ public:
   void addAdamW();
   void addAccumulate();
   void addSquaredNorm();
+  void addScale();
 
 private:
   using Body = llvm::function_ref<void(Writer &, ValueRange, Value)>;
@@ -212,6 +214,20 @@ void OptimizerWriter::addAccumulate() {
   LLVM::ReturnOp::create(b, loc, ValueRange());
 }
 
+void OptimizerWriter::addScale() {
+  Type f64 = b.getF64Type(), f32 = b.getF32Type();
+  Type types[] = {pointer, f64, b.getI64Type()};
+  auto scale =
+      perElement("mgq_scale", types, [&](Writer &w, ValueRange in, Value i) {
+        Value wide = w.s.cast(w.load(in[0], i), f64, false, false);
+        w.store(w.s.cast(w.s.mul(wide, in[1]), f32, false, false), in[0], i);
+      });
+  auto function = host("mgq_cuda_scale", types);
+  launch(scale, blocksOf(function.getArgument(2), kThreads),
+         function.getArguments());
+  LLVM::ReturnOp::create(b, loc, ValueRange());
+}
+
 void OptimizerWriter::addSquaredNorm() {
   Type f64 = b.getF64Type(), f32 = b.getF32Type();
   // Sum of `term(i)` over [begin, end).
@@ -263,6 +279,7 @@ struct CudaAddOptimizerPass
     writer.addAdamW();
     writer.addAccumulate();
     writer.addSquaredNorm();
+    writer.addScale();
   }
 };
 } // namespace

@@ -32,7 +32,7 @@ def CudaOutlinePass : Pass<"cuda-outline", "::mlir::ModuleOp"> {
 }
 
 def CudaAddOptimizerPass : Pass<"cuda-add-optimizer", "::mlir::ModuleOp"> {
-  let summary = "Add mgq_adamw, mgq_accumulate and mgq_cuda_sq_norm, which the runtime calls";
+  let summary = "Add mgq_adamw, mgq_accumulate, mgq_cuda_sq_norm and mgq_cuda_scale, which the runtime calls";
   let dependentDialects = [
     "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
     "::mlir::LLVM::LLVMDialect", "::mlir::NVVM::NVVMDialect",

@@ -1,6 +1,7 @@
 //===- Arena.cpp - The one block of memory of a rank ----------------------===//
 
 #include "runtime/src/common/Arena.h"
+#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/common/Files.h"
 #include <algorithm>
@@ -60,7 +61,7 @@ std::string mgq::rt::memoryShortage(int64_t bytes, const std::string &what) {
 }
 
 Arena::Arena(int64_t bytes, ArenaUse use)
-    : bytes(bytes), before(anonymousBytes()) {
+    : owner(hostDevice()), bytes(bytes), before(anonymousBytes()) {
   char need[32];
   bool huge = bytes >= hugePageBytes;
   mappedBytes = std::max<int64_t>(bytes, 1) + (huge ? hugePageBytes : 0);
@@ -80,7 +81,14 @@ Arena::Arena(int64_t bytes, ArenaUse use)
   samplePeak();
 }
 
-Arena::~Arena() { munmap(mapping, mappedBytes); }
+Arena::Arena(int64_t bytes, Accelerator &device)
+    : owner(device), bytes(bytes), before(-1), peak(bytes),
+      base(device.allocate(bytes)) {}
+
+Arena::~Arena() {
+  if (mapping)
+    munmap(mapping, mappedBytes);
+}
 
 void Arena::samplePeak() {
   int64_t now = anonymousBytes();

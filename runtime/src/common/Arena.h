@@ -3,6 +3,7 @@
 #ifndef MGQ_RUNTIME_COMMON_ARENA_H
 #define MGQ_RUNTIME_COMMON_ARENA_H
 
+#include "runtime/src/common/Device.h"
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,15 +17,21 @@ std::string memoryShortage(int64_t bytes, const std::string &what);
 /// Whether an arena is all used, or only addresses, little of it used.
 enum class ArenaUse { Whole, Little };
 
-/// Anonymous memory in huge pages where the system has them, zero-filled; a
-/// whole one is touched once, so that running out of memory shows at the start.
+/// Memory of the device that layer functions run on, zero-filled. Of the host:
+/// anonymous memory in huge pages where the system has them; a whole one is
+/// touched once, so that running out of memory shows at the start.
 class Arena {
 public:
   /// Throws Error if the system gives no such range.
   explicit Arena(int64_t bytes, ArenaUse use = ArenaUse::Whole);
+  /// Memory of `device`, which must live longer. Throws Error if it has less.
+  Arena(int64_t bytes, Accelerator &device);
   Arena(const Arena &) = delete;
   Arena &operator=(const Arena &) = delete;
   ~Arena();
+
+  /// What its addresses are of.
+  Device &device() const { return owner; }
 
   int64_t size() const { return bytes; }
   std::byte *at(int64_t offset) { return base + offset; }
@@ -37,10 +44,11 @@ public:
   void samplePeak();
 
   /// Largest growth of anonymous resident bytes since before the arena was
-  /// mapped, over all samples.
+  /// mapped, over all samples; of an accelerator its size.
   int64_t peakBytes() const { return peak; }
 
 private:
+  Device &owner;
   int64_t bytes, mappedBytes = 0, before, peak = 0;
   void *mapping = nullptr;
   std::byte *base = nullptr;

@@ -45,7 +45,7 @@ private:
   int64_t sent = 0;
 };
 
-/// The reduction of one bucket, used once a step.
+/// What is done with one bucket, once a step.
 class Collective {
 public:
   virtual ~Collective() = default;
@@ -57,6 +57,9 @@ public:
   virtual const std::vector<int64_t> &requests() const = 0;
   /// In all steps so far.
   virtual int64_t sentBytes() const = 0;
+  /// Of an accelerator, whose begin() enqueues all of it: what is enqueued to
+  /// compute from here on comes after it.
+  virtual void join() {}
 };
 
 /// Whether an op begins a collective.

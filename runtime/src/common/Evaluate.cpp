@@ -37,7 +37,9 @@ Evaluator::Evaluator(const RankView &view, bool byTokens, Executor &executor,
               executor, group, trace, nullptr),
       ops(view, view.tables.evaluate_ops, view.tables.evaluate_op_count,
           executor, group, trace, &reducer),
-      byTokens(byTokens), lossRank(lossStage(view.program)) {
+      byTokens(byTokens), lossRank(lossStage(view.program)),
+      cells(executor.device(), 2),
+      scalarCells(executor.device(), view.program.output_count) {
   Slots none(view.tables.chunk_count, -1);
   count = &executor.prepare(view.tables.count, -1, none);
   countPlace = reinterpret_cast<const float *>(executor.resolve(
@@ -69,11 +71,13 @@ void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
   std::iota(records.begin(), records.end(),
             number * static_cast<int64_t>(records.size()));
   RecordList micro{records.data(), static_cast<int32_t>(records.size())};
-  values[1] = 1;
+  Device &device = executor.device();
+  cells[0] = 0;
+  cells[1] = 1;
   if (program.loss_is_sum) {
     executor.load(*count, data, micro, RandomKey());
     executor.run(*count, Phase::Count, -1);
-    values[1] = static_cast<double>(*countPlace);
+    device.read(&cells[1], countPlace, sizeof(float));
   }
   reducer.startStep();
   for (OpList::Entry &entry : ops.entries()) {
@@ -85,7 +89,7 @@ void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
       executor.load(*entry.runnable, data, micro, RandomKey());
       executor.run(*entry.runnable, Phase::Evaluate, -1);
       if (entry.loss)
-        values[0] = static_cast<double>(*entry.loss);
+        device.read(&cells[0], entry.loss, sizeof(float));
     } else {
       fail("the program's tables are damaged: an evaluation trains");
     }
@@ -93,7 +97,15 @@ void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
   ops.waitAll();
   for (size_t i = 0; i < scalars.size(); ++i)
     if (scalarAt[i])
-      values[2 + i] = scalarValue(program.outputs[scalars[i]], scalarAt[i]);
+      device.read(&scalarCells[i], scalarAt[i],
+                  program.outputs[scalars[i]].tensor.bytes);
+  device.synchronize();
+  executor.collectTimes();
+  std::copy(cells.begin(), cells.end(), values);
+  for (size_t i = 0; i < scalars.size(); ++i)
+    if (scalarAt[i])
+      values[2 + i] =
+          scalarValue(program.outputs[scalars[i]], scalarCells[i].bytes);
 }
 
 /// Adds a micro-batch from the values of the ranks of its replica.

@@ -32,6 +32,10 @@ public:
   const std::vector<int32_t> &scalarOutputs() const { return scalars; }
 
 private:
+  /// Bytes of a scalar output, of any type.
+  struct Scalar {
+    std::byte bytes[8];
+  };
   void runMicroBatch(const DataReader &data, int64_t number, double *values);
   void addMicroBatch(const double *ofReplica, int64_t round, Evaluation &sum);
 
@@ -48,7 +52,10 @@ private:
   std::vector<int32_t> scalars;            ///< Outputs.
   std::vector<int32_t> scalarRanks;        ///< Which has each, in a replica.
   std::vector<const std::byte *> scalarAt; ///< Where, or null.
-  std::vector<int64_t> records;            ///< Of the micro-batch that runs.
+  /// What the device has left of a micro-batch: loss and count; scalars.
+  HostCells<float> cells;
+  HostCells<Scalar> scalarCells;
+  std::vector<int64_t> records; ///< Of the micro-batch that runs.
   int64_t width; ///< Values of a micro-batch: loss, count, scalars.
   std::vector<double> block, allBlocks, unused;
   double weight = 0;

@@ -39,6 +39,8 @@ OpList::OpList(const RankView &view, const mgq_op *ops, int32_t count,
     checkMessage(list[i], i);
     prepare(list[i]);
   }
+  if (Accelerator *accelerator = executor.device().accelerator())
+    messages = accelerator->makeMessages(view, ops, count);
 }
 
 void OpList::checkMessage(const Entry &entry, int32_t index) const {
@@ -130,6 +132,16 @@ void OpList::wait(Entry &entry) {
   }
   if (entry.request < 0)
     return;
+  if (messages)
+    messages->wait(indexOf(entry));
+  else
+    waitMessage(entry, start);
+  entry.request = -1;
+}
+
+/// Sleeps until a message of the group is done.
+void OpList::waitMessage(Entry &entry, double start) {
+  const mgq_op &op = *entry.op;
   mgq_span span;
   if (reducer)
     reducer->wait(entry.request, &span);
@@ -137,7 +149,6 @@ void OpList::wait(Entry &entry) {
     group.wait(entry.request, &span);
   if (times && op.peer != view.stage)
     times->addMessage(span);
-  entry.request = -1;
   double seconds = secondsNow() - start;
   if (seconds >= tracedWait)
     trace.add(Phase::Wait, op.kind == MGQ_OP_SEND ? "wait_send" : "wait_recv",
@@ -148,8 +159,11 @@ void OpList::wait(Entry &entry) {
 void OpList::waitBefore(const Entry &entry) {
   if (entry.op->kind == MGQ_OP_ALL_REDUCE && entry.op->begins_in >= 0)
     return;
+  bool isBeside = messages && isMessage(*entry.op);
   for (int32_t i = 0; i < entry.op->wait_count; ++i)
-    wait(list[entry.op->waits[i]]);
+    if (Entry &other = list[entry.op->waits[i]];
+        !isBeside || !isMessage(*other.op))
+      wait(other);
 }
 
 void OpList::begin(Entry &entry) {
@@ -162,8 +176,13 @@ void OpList::begin(Entry &entry) {
   int32_t peer = view.rankOfStage(op.peer);
   bool isSend = op.kind == MGQ_OP_SEND;
   double start = secondsNow();
-  entry.request = isSend ? group.send(entry.place, op.bytes, peer, op.tag)
-                         : group.receive(entry.place, op.bytes, peer, op.tag);
+  if (messages) {
+    messages->begin(indexOf(entry), entry.place);
+    entry.request = 0;
+  } else {
+    entry.request = isSend ? group.send(entry.place, op.bytes, peer, op.tag)
+                           : group.receive(entry.place, op.bytes, peer, op.tag);
+  }
   if (isSend && peer != view.index)
     sentBytes.of[op.traffic] += op.bytes;
   trace.add(isSend ? Phase::Send : Phase::Receive, isSend ? "send" : "recv",

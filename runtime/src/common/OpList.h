@@ -3,6 +3,7 @@
 #ifndef MGQ_RUNTIME_COMMON_OPLIST_H
 #define MGQ_RUNTIME_COMMON_OPLIST_H
 
+#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Reducer.h"
 
 namespace mgq::rt {
@@ -26,7 +27,7 @@ public:
         grads;             ///< Of the chunk's table; not of this op: 0.
     float *loss = nullptr; ///< Where the op leaves the loss, or null.
     float *seed = nullptr; ///< Where the op reads the seed, or null.
-    int64_t request = -1;  ///< Of an open message.
+    int64_t request = -1;  ///< Of an open message; 0: DeviceMessages has it.
   };
 
   /// Throws Error if the tables are damaged. `reducer`, if there is one, moves
@@ -40,8 +41,9 @@ public:
   /// The slots of a micro-batch in the rank's chunks.
   Slots slotsOf(int32_t microBatch) const;
 
-  /// Waits for what an op names, unless the op is an all_reduce that waits
-  /// for others beside the program.
+  /// Waits for what an op names, unless the op waits beside the program: some
+  /// all_reduces, and messages of accelerators for others. There, to wait is
+  /// said to the accelerator, which does.
   void waitBefore(const Entry &entry);
   /// Begins a send, receive or all_reduce.
   void begin(Entry &entry);
@@ -56,6 +58,7 @@ private:
   void prepareCompute(Entry &entry, const Slots &slots);
   void checkMessage(const Entry &entry, int32_t index) const;
   void wait(Entry &entry);
+  void waitMessage(Entry &entry, double start);
   int32_t indexOf(const Entry &entry) const {
     return static_cast<int32_t>(&entry - list.data());
   }
@@ -67,6 +70,7 @@ private:
   Reducer *reducer;
   HiddenTime *times;
   std::vector<Entry> list;
+  std::unique_ptr<DeviceMessages> messages; ///< Null: they go through `group`.
   SentBytes sentBytes;
 };
 

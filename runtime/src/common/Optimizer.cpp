@@ -11,17 +11,21 @@
 using namespace mgq::rt;
 
 // 256 KiB of f32: a few microseconds of work, and a multiple of a norm block.
-static constexpr int64_t pieceElements = 16 * MGQ_NORM_BLOCK;
+static constexpr int64_t hostPiece = 16 * MGQ_NORM_BLOCK;
 
 Optimizer::Optimizer(const RankView &view, const Options &options, Arena &arena)
-    : view(view), arena(arena), beta1(options.beta1), beta2(options.beta2),
-      epsilon(options.epsilon), trainable(trainableParams(view.program)),
+    : view(view), arena(arena), device(arena.device()),
+      pieceElements(device.accelerator() ? std::numeric_limits<int64_t>::max()
+                                         : hostPiece),
+      beta1(options.beta1), beta2(options.beta2), epsilon(options.epsilon),
+      trainable(trainableParams(view.program)),
       places(placesByParam(view.program, view.tables)),
       uses(view.program.param_count), left(2 * view.tables.chunk_count) {
   collectPieces();
   collectGrads();
   collectUses();
   makeGroups(options);
+  collectUpdates();
 }
 
 [[noreturn]] static void failGradient(const mgq_param &param) {
@@ -40,14 +44,19 @@ void Optimizer::collectPieces() {
         places[i]->variance_offset < 0)
       failGradient(param);
     int64_t count = paramElements(param);
-    for (int64_t begin = 0; begin < count; begin += pieceElements) {
-      int64_t size = std::min(pieceElements, count - begin);
+    for (int64_t begin = 0, size; begin < count; begin += size) {
+      size = std::min(pieceElements, count - begin);
       pieces.push_back({i, begin, size});
       firstBlock.push_back(blocks);
       blocks += (size + MGQ_NORM_BLOCK - 1) / MGQ_NORM_BLOCK;
     }
   }
-  blockSums.resize(blocks);
+  if (!device.accelerator())
+    return blockSums.resize(blocks);
+  for (const Piece &piece : pieces)
+    gradients.push_back(
+        {arena.floatsAt(places[piece.param]->grad_offset), piece.count});
+  sums.emplace(device, pieces.size());
 }
 
 void Optimizer::collectGrads() {
@@ -72,9 +81,10 @@ void Optimizer::collectGrads() {
         accumulators.push_back(entry);
       Left &calls = left[2 * c + (grad.of_weight ? 1 : 0)];
       calls.resize(std::max<size_t>(calls.size(), grad.after + 1));
-      for (int64_t begin = 0; begin < count; begin += pieceElements)
-        calls[grad.after].push_back(
-            {g, index, begin, std::min(pieceElements, count - begin)});
+      for (int64_t begin = 0, size; begin < count; begin += size) {
+        size = std::min(pieceElements, count - begin);
+        calls[grad.after].push_back({g, index, begin, size});
+      }
     }
   }
   written.resize(accumulators.size());
@@ -122,6 +132,47 @@ void Optimizer::makeGroups(const Options &options) {
       groups[i].learningRate = rate;
 }
 
+/// Whether `next` lies behind `last` in all arrays alike, but for what aligns
+/// it, and is updated alike. What aligns it is zero and stays so.
+bool Optimizer::joins(const Update &last, const Update &next) const {
+  const Group &a = groups[last.param], &b = groups[next.param];
+  int64_t gap = next.offsets[0] - last.offsets[0] - last.count * 4;
+  bool isBehind = gap >= 0 && gap < 64;
+  for (int i = 1; i < 4; ++i)
+    isBehind &= next.offsets[i] - last.offsets[i] - last.count * 4 == gap;
+  return isBehind && a.learningRate == b.learningRate &&
+         a.weightDecay == b.weightDecay;
+}
+
+void Optimizer::collectUpdates() {
+  for (const Piece &piece : pieces) {
+    const mgq_place &place = *places[piece.param];
+    int64_t begin = piece.begin * 4;
+    Update next = {piece.param,
+                   {place.value_offset + begin, place.grad_offset + begin,
+                    place.momentum_offset + begin,
+                    place.variance_offset + begin},
+                   piece.count};
+    if (!device.accelerator() || updates.empty() ||
+        !joins(updates.back(), next)) {
+      updates.push_back(next);
+      continue;
+    }
+    Update &last = updates.back();
+    last.count = (next.offsets[0] - last.offsets[0]) / 4 + next.count;
+  }
+}
+
+/// Runs body(i) for i in [0, count): on the compute threads, or one after the
+/// other where that enqueues.
+template <typename Body>
+void Optimizer::forEach(size_t count, Body body) {
+  if (!device.accelerator())
+    return parallelFor(static_cast<int64_t>(count), body);
+  for (size_t i = 0; i < count; ++i)
+    body(static_cast<int64_t>(i));
+}
+
 void Optimizer::startStep() { std::fill(written.begin(), written.end(), 0); }
 
 void Optimizer::accumulate(int32_t chunk, bool ofWeight, int32_t call,
@@ -132,7 +183,7 @@ void Optimizer::accumulate(int32_t chunk, bool ofWeight, int32_t call,
   const std::vector<LeftPiece> &list = calls[call];
   for (const LeftPiece &piece : list)
     wasWritten[piece.accumulator] = written[piece.accumulator];
-  parallelFor(static_cast<int64_t>(list.size()), [&](int64_t index) {
+  forEach(list.size(), [&](int64_t index) {
     const LeftPiece &piece = list[index];
     float *sum =
         arena.floatsAt(accumulators[piece.accumulator].first) + piece.begin;
@@ -141,7 +192,7 @@ void Optimizer::accumulate(int32_t chunk, bool ofWeight, int32_t call,
     if (wasWritten[piece.accumulator])
       view.program.accumulate(sum, values, piece.count);
     else
-      memcpy(sum, values, piece.count * sizeof(float));
+      device.copy(sum, values, piece.count * sizeof(float));
   });
   for (const LeftPiece &piece : list)
     written[piece.accumulator] = 1;
@@ -149,11 +200,11 @@ void Optimizer::accumulate(int32_t chunk, bool ofWeight, int32_t call,
 
 void Optimizer::zeroGradients() {
   for (auto [offset, count] : accumulators)
-    memset(arena.at(offset), 0, count * sizeof(float));
+    device.zero(arena.at(offset), count * sizeof(float));
 }
 
 void Optimizer::combineUses() {
-  parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
+  forEach(pieces.size(), [&](int64_t index) {
     const Piece &piece = pieces[index];
     const std::vector<int64_t> &list = uses[piece.param];
     for (size_t i = 1; i < list.size(); ++i)
@@ -165,16 +216,35 @@ void Optimizer::combineUses() {
 
 void Optimizer::unscale(double lossScale) {
   double factor = 1 / lossScale;
-  parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
-    const Piece &piece = pieces[index];
-    float *values =
-        arena.floatsAt(places[piece.param]->grad_offset) + piece.begin;
-    for (int64_t i = 0; i < piece.count; ++i)
+  Accelerator *accelerator = device.accelerator();
+  forEach(updates.size(), [&](int64_t index) {
+    const Update &update = updates[index];
+    float *values = arena.floatsAt(update.offsets[1]);
+    if (accelerator)
+      return accelerator->scale(values, factor, update.count);
+    for (int64_t i = 0; i < update.count; ++i)
       values[i] = static_cast<float>(static_cast<double>(values[i]) * factor);
   });
 }
 
 void Optimizer::squaredNorms(double *norms) {
+  if (Accelerator *accelerator = device.accelerator())
+    deviceNorms(*accelerator, norms);
+  else
+    hostNorms(norms);
+}
+
+void Optimizer::deviceNorms(Accelerator &accelerator, double *norms) {
+  accelerator.squaredNorms(gradients, sums->begin());
+  accelerator.synchronize();
+  for (size_t i = 0, number = 0; i < pieces.size(); ++i, ++number) {
+    while (trainable[number] != pieces[i].param)
+      ++number;
+    norms[number] = (*sums)[i];
+  }
+}
+
+void Optimizer::hostNorms(double *norms) {
   parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece &piece = pieces[index];
     const float *values =
@@ -211,17 +281,16 @@ GradientNorm Optimizer::total(const double *norms) const {
 }
 
 void Optimizer::update(double gradientFactor, double learningFactor,
-                       int64_t updates) {
-  double t = static_cast<double>(updates);
+                       int64_t number) {
+  double t = static_cast<double>(number);
   double correction1 = 1 - std::pow(beta1, t);
   double correction2 = 1 - std::pow(beta2, t);
-  parallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
-    const Piece &piece = pieces[index];
-    const mgq_place &place = *places[piece.param];
-    double rate = groups[piece.param].learningRate * learningFactor;
+  forEach(updates.size(), [&](int64_t index) {
+    const Update &one = updates[index];
+    double rate = groups[one.param].learningRate * learningFactor;
     const float scalars[MGQ_ADAMW_SCALARS] = {
         static_cast<float>(gradientFactor),
-        static_cast<float>(1 - rate * groups[piece.param].weightDecay),
+        static_cast<float>(1 - rate * groups[one.param].weightDecay),
         static_cast<float>(beta1),
         static_cast<float>(1 - beta1),
         static_cast<float>(beta2),
@@ -229,10 +298,9 @@ void Optimizer::update(double gradientFactor, double learningFactor,
         static_cast<float>(rate / correction1),
         static_cast<float>(1 / std::sqrt(correction2)),
         static_cast<float>(epsilon)};
-    view.program.adamw(arena.floatsAt(place.value_offset) + piece.begin,
-                       arena.floatsAt(place.grad_offset) + piece.begin,
-                       arena.floatsAt(place.momentum_offset) + piece.begin,
-                       arena.floatsAt(place.variance_offset) + piece.begin,
-                       scalars, piece.count);
+    view.program.adamw(arena.floatsAt(one.offsets[0]),
+                       arena.floatsAt(one.offsets[1]),
+                       arena.floatsAt(one.offsets[2]),
+                       arena.floatsAt(one.offsets[3]), scalars, one.count);
   });
 }

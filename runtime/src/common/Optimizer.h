@@ -3,10 +3,13 @@
 #ifndef MGQ_RUNTIME_COMMON_OPTIMIZER_H
 #define MGQ_RUNTIME_COMMON_OPTIMIZER_H
 
+#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Arena.h"
 #include "runtime/src/common/Options.h"
 #include "runtime/src/common/Program.h"
 #include "runtime/src/common/Types.h"
+#include <limits>
+#include <optional>
 
 namespace mgq::rt {
 
@@ -17,9 +20,10 @@ struct GradientNorm {
 };
 
 /// What a rank does with gradients: sums over micro-batches and uses, norms,
-/// AdamW as torch.optim.AdamW on the parameters it owns. Work is cut into
-/// pieces that depend on shapes only, so that thread counts change no bit.
-/// Allocates nothing after construction.
+/// AdamW as torch.optim.AdamW on the parameters it owns. On the host, work is
+/// cut into pieces that depend on shapes only, so that thread counts change no
+/// bit; an accelerator gets whole parameters. Allocates nothing after
+/// construction.
 class Optimizer {
 public:
   /// Throws Error if a glob of the options matches no trainable parameter of
@@ -48,15 +52,16 @@ public:
   void unscale(double lossScale);
 
   /// Squared norms of the gradients of owned parameters, each at its index
-  /// among the program's trainable ones. Others stay as they are.
+  /// among the program's trainable ones. Others stay as they are. Returns when
+  /// they are known.
   void squaredNorms(double *norms);
 
   /// Sums squared norms, of all trainable parameters in program order.
   GradientNorm total(const double *norms) const;
 
   /// Updates owned parameters. `gradientFactor`: clipping's; `learningFactor`:
-  /// the schedule's; `updates`: number of this update, from 1.
-  void update(double gradientFactor, double learningFactor, int64_t updates);
+  /// the schedule's; `number`: of this update, from 1.
+  void update(double gradientFactor, double learningFactor, int64_t number);
 
 private:
   /// A piece of an owned parameter.
@@ -67,6 +72,13 @@ private:
   struct Group {
     double learningRate, weightDecay;
   };
+  /// What one call of AdamW updates: a piece or, for an accelerator, parameters
+  /// side by side. Offsets of value, gradient, momentum, variance.
+  struct Update {
+    int32_t param; ///< Whose group it has.
+    int64_t offsets[4];
+    int64_t count; ///< Elements.
+  };
   /// A piece of what one call leaves.
   struct LeftPiece {
     int32_t grad;        ///< Index in the chunk's table.
@@ -76,17 +88,28 @@ private:
   /// By each call of a sequence.
   using Left = std::vector<std::vector<LeftPiece>>;
 
+  template <typename Body>
+  void forEach(size_t count, Body body);
+  void hostNorms(double *norms);
+  void deviceNorms(Accelerator &accelerator, double *norms);
   void collectPieces();
   void collectGrads();
   void collectUses();
   void makeGroups(const Options &options);
+  void collectUpdates();
+  bool joins(const Update &last, const Update &next) const;
 
   const RankView &view;
   Arena &arena;
+  Device &device;
+  int64_t pieceElements;
   double beta1, beta2, epsilon;
   std::vector<int32_t> trainable;
   std::vector<const mgq_place *> places; ///< Of each parameter.
   std::vector<Piece> pieces;
+  std::vector<Update> updates;
+  std::vector<Accelerator::Values> gradients; ///< What an accelerator sums,
+  std::optional<HostCells<double>> sums;      ///< and gives, of each piece.
   std::vector<double> blockSums;
   std::vector<int64_t> firstBlock;        ///< Of each piece, in blockSums.
   std::vector<Group> groups;              ///< Of each parameter.

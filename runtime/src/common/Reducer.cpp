@@ -1,6 +1,7 @@
 //===- Reducer.cpp - Collectives beside what a rank computes -------------===//
 
 #include "runtime/src/common/Reducer.h"
+#include "runtime/src/common/Accelerator.h"
 #include <algorithm>
 
 using namespace mgq::rt;
@@ -35,6 +36,9 @@ Reducer::Reducer(const RankView &view, const mgq_op *ops, int32_t count,
     Entry entry = {i, op.kind, nullptr, {}};
     if (!reduces)
       entry.collective = makeShardGather(view, bucket, group);
+    else if (Accelerator *accelerator = executor.device().accelerator();
+             accelerator && view.program.replicas > 1)
+      entry.collective = accelerator->makeAllReduce(view, bucket);
     else if (compressed)
       entry.collective = compressed->makeAllReduce(bucket, times);
     if (!entry.collective)
@@ -145,6 +149,8 @@ void Reducer::finish(int32_t op) {
     if (isOpen())
       sleep(-1);
   }
+  if (entry && entry->state == State::Done)
+    entry->collective->join();
 }
 
 void Reducer::finishAll() {

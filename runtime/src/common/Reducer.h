@@ -42,7 +42,8 @@ public:
   void progress();
   /// Whether nothing is open.
   bool idle() const { return open == 0; }
-  /// Sleeps until a bucket is done. One that was never begun is.
+  /// Sleeps until a bucket is done. One that was never begun is. An accelerator
+  /// does the waiting.
   void finish(int32_t op);
   void finishAll();
   /// Sleeps until a message is done, moving on all that is open meanwhile.

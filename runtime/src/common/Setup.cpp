@@ -167,6 +167,7 @@ Host mgq::rt::findHost(int64_t arenaBytes, Group &group) {
     }
     if (host.firstHere < 0)
       host.firstHere = rank;
+    host.place += rank < group.rank();
     ++host.ranksHere;
     host.bytesHere += word.bytes;
     cpu_set_t common;

@@ -30,6 +30,7 @@ Orders ordersOf(const Options &options);
 struct Host {
   int ranksHere = 1;     ///< Ranks on this machine.
   int32_t firstHere = 0; ///< The first of them.
+  int32_t place = 0;     ///< This rank's number among them.
   bool single = true;    ///< All ranks are on one machine.
   int threads = 1;       ///< Cores for each rank that may run on this one's.
   int64_t bytesHere = 0; ///< Arenas of all ranks here.

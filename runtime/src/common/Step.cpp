@@ -40,6 +40,8 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
       ops(view, view.tables.ops, view.tables.op_count, parts.executor,
           parts.group, parts.trace, &reducer, &times),
       compressionWarmup(options.compressionWarmup),
+      countCells(parts.arena.device(), view.program.micro_batches),
+      lossCells(parts.arena.device(), view.program.micro_batches),
       byTokens(reducesByTokens(view.program, options)),
       skipNonfinite(options.skipNonfinite),
       scaled(options.lossScale != LossScaleKind::Off), seed(options.seed),
@@ -116,15 +118,18 @@ RecordList StepRunner::recordsOf(const StepInput &input, int32_t microBatch,
 
 void StepRunner::countTargets(const StepInput &input, const DataReader &data,
                               RecordOrder &order) {
+  std::fill(counts.begin() + 1, counts.end(), 1.0);
+  if (!program.loss_is_sum)
+    return;
+  Device &device = parts.arena.device();
   for (int32_t i = 0; i < program.micro_batches; ++i) {
-    counts[1 + i] = 1;
-    if (!program.loss_is_sum)
-      continue;
     parts.executor.load(*count, data, recordsOf(input, i, order),
                         keyOf(input, i));
     parts.executor.run(*count, Phase::Count, i);
-    counts[1 + i] = static_cast<double>(*countPlace);
+    device.read(&countCells[i], countPlace, sizeof(float));
   }
+  device.synchronize();
+  std::copy(countCells.begin(), countCells.end(), counts.begin() + 1);
 }
 
 /// Returns the signal that some rank has seen, or 0.
@@ -171,8 +176,10 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
     parts.executor.load(*entry.runnable, data,
                         recordsOf(input, op.micro_batch, order),
                         keyOf(input, op.micro_batch));
-  if (entry.seed)
-    *entry.seed = seedOf(input, op.micro_batch);
+  if (entry.seed) {
+    float value = seedOf(input, op.micro_batch);
+    parts.arena.device().write(entry.seed, &value, sizeof value);
+  }
   running = &entry;
   parts.executor.setStep(input.step);
   double start = secondsNow();
@@ -191,7 +198,8 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   if (hasGradients)
     ended = end + clockOffset;
   if (entry.loss)
-    results[norms.size() + op.micro_batch] = static_cast<double>(*entry.loss);
+    parts.arena.device().read(&lossCells[op.micro_batch], entry.loss,
+                              sizeof(float));
 }
 
 /// The next step's records come from the disk while this one computes.
@@ -264,6 +272,7 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
   if (cache)
     decideCached(input, order);
   std::fill(results.begin(), results.end(), 0.0);
+  std::fill(lossCells.begin(), lossCells.end(), 0.0F);
   optimized = updated = false;
   busy = ended = 0;
   began = secondsNow() + clockOffset;
@@ -324,6 +333,8 @@ void StepRunner::exchangeResults(StepResult &result) {
   result.span = parts.group.size() * std::max(0.0, last - first);
   if (parts.group.size() == 1)
     result.bubble = 0; // It waits for nobody.
+  else if (parts.arena.device().accelerator())
+    result.bubble = -1; // The host's times say nothing of it.
   else if (last > first)
     result.bubble = 1 - allBusy / result.span;
   if (parts.group.size() > 1)
@@ -363,6 +374,10 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   // After the reduction replicas have the same gradients.
   if (view.replica == 0)
     parts.optimizer.squaredNorms(results.data());
+  parts.arena.device().synchronize(); // Losses are there.
+  parts.executor.collectTimes();
+  std::copy(lossCells.begin(), lossCells.end(),
+            results.begin() + static_cast<ptrdiff_t>(norms.size()));
   exchangeResults(result);
   sumLosses(result);
   for (size_t i = 0; i < norms.size(); ++i)

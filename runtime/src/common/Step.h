@@ -150,6 +150,8 @@ private:
   int64_t compressionWarmup;
   const Runnable *count;
   float *countPlace;
+  /// By micro-batch, what the device has counted, and its loss sums.
+  HostCells<float> countCells, lossCells;
   bool byTokens, skipNonfinite, scaled;
   uint64_t seed;                ///< Of dropout.
   std::vector<int64_t> records; ///< Of the micro-batch that is read.

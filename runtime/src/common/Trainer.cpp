@@ -20,7 +20,10 @@ Trainer::Trainer(const mgq_program &program, const Options &options,
     chief.emplace(program, options);
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  if (accelerator)
+    accelerator->end();
+}
 
 void Trainer::setUp() {
   checkSameProgram(program, group);
@@ -32,6 +35,7 @@ void Trainer::setUp() {
   pool.emplace(options.threads ? options.threads : host.threads);
   pool->makeCurrent();
   trace.emplace(orders.trace ? traceEvents : 0);
+  openDevice(host);
   makeArena(host);
   group.agree([&] { makeParts(); });
   group.agree([&] { openData(); });
@@ -51,29 +55,60 @@ void Trainer::setUp() {
     variants->now().executor.runPrepareFrozen();
     variants->now().executor.prepareShards();
     variants->now().executor.runPrepareTrainable();
+    arena->device().synchronize();
+    if (orders.trace || orders.profile)
+      variants->now().executor.timeDevice();
   });
 }
 
+/// A dry run warns where there is no device, and goes on without.
+void Trainer::openDevice(const Host &host) {
+  if (!program.open_device)
+    return;
+  group.agree([&] { checkAccelerated(program, options); });
+  auto open = [&] { accelerator = openAccelerator(program, group, host); };
+  if (!options.dryRun)
+    return open();
+  try {
+    open();
+  } catch (const Error &error) {
+    if (chief)
+      printError("warning: {}", error.what());
+  }
+}
+
+std::string Trainer::memoryShortage(int64_t bytes, const std::string &what) {
+  if (accelerator)
+    return accelerator->memoryShortage(bytes);
+  return program.open_device ? "" : rt::memoryShortage(bytes, what);
+}
+
 void Trainer::makeArena(const Host &host) {
-  auto check = [&](int64_t bytes, const std::string &what) {
+  auto check = [&](int64_t bytes, const std::string &what, bool speaks) {
     std::string shortage = memoryShortage(bytes, what);
     if (shortage.empty())
       return;
     if (!options.dryRun)
       throw Error(shortage);
-    if (group.rank() == host.firstHere)
+    if (speaks)
       printError("warning: {}", shortage);
   };
+  bool isFirst = group.rank() == host.firstHere;
   // All look before one takes.
-  group.agree([&] { check(arenaBytes(), "the plan needs"); });
+  group.agree(
+      [&] { check(arenaBytes(), "the plan needs", isFirst || accelerator); });
   group.agree([&] {
-    if (host.ranksHere > 1)
+    if (host.ranksHere > 1 && !program.open_device)
       check(host.bytesHere,
-            fmt::format("the {} ranks on this machine need", host.ranksHere));
+            fmt::format("the {} ranks on this machine need", host.ranksHere),
+            isFirst);
   });
   group.agree([&] {
-    arena.emplace(arenaBytes(),
-                  options.dryRun ? ArenaUse::Little : ArenaUse::Whole);
+    if (accelerator && !options.dryRun)
+      arena.emplace(arenaBytes(), *accelerator);
+    else
+      arena.emplace(arenaBytes(),
+                    options.dryRun ? ArenaUse::Little : ArenaUse::Whole);
   });
 }
 
@@ -435,7 +470,7 @@ void Trainer::report() {
   }
   if (orders.summary) {
     // Threads share a process, whose growth says nothing about one of them.
-    bool shared = group.inProcess() && group.size() > 1;
+    bool shared = group.inProcess() && group.size() > 1 && !accelerator;
     int64_t peak = shared ? arenaBytes() : arena->peakBytes();
     const Variant &now = variants->now();
     std::vector<std::string> texts = group.gatherText(summaryOf(

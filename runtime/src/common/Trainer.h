@@ -3,6 +3,7 @@
 #ifndef MGQ_RUNTIME_COMMON_TRAINER_H
 #define MGQ_RUNTIME_COMMON_TRAINER_H
 
+#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Chief.h"
 #include "runtime/src/common/MicroBatchControl.h"
 #include "runtime/src/common/Schedule.h"
@@ -34,7 +35,9 @@ public:
 
 private:
   void setUp();
+  void openDevice(const Host &host);
   void makeArena(const Host &host);
+  std::string memoryShortage(int64_t bytes, const std::string &what);
   void makeParts();
   void openData();
   void resume();
@@ -64,6 +67,7 @@ private:
   std::optional<MicroBatchControl> microBatches;
   std::optional<ThreadPool> pool;
   std::optional<Trace> trace; // Before the arena, whose peak does not count it.
+  std::unique_ptr<Accelerator> accelerator; ///< Null: the host.
   std::optional<Arena> arena;
   std::optional<Weights> weights;
   std::optional<Variants> variants;

@@ -50,26 +50,43 @@ float *Transfer::ownPlace(int32_t param, ParamPart part) const {
   return arena.floatsAt(offset);
 }
 
+/// A tensor that is transposed, where the host can: `own`, or a copy of it,
+/// with its values if `fetch`.
+float *Transfer::onHost(int32_t param, float *own, bool fetch) {
+  if (!arena.device().accelerator())
+    return own;
+  whole.resize(paramElements(view.program.params[param]));
+  if (fetch)
+    arena.device().readNow(whole.data(), own,
+                           static_cast<int64_t>(whole.size()) * 4);
+  return whole.data();
+}
+
 void Transfer::copyOut(int32_t param, ParamPart part, int64_t begin,
                        int64_t count, float *to) {
   const mgq_param &entry = view.program.params[param];
-  const float *from = ownPlace(param, part);
+  float *from = ownPlace(param, part);
   if (entry.canonical_permutation)
-    transpose(from, to, shapeOf(entry.stored), entry.canonical_permutation,
-              begin, count);
+    transpose(onHost(param, from, begin == 0), to, shapeOf(entry.stored),
+              entry.canonical_permutation, begin, count);
   else
-    std::copy(from + begin, from + begin + count, to);
+    arena.device().readNow(to, from + begin, count * 4);
 }
 
 void Transfer::copyIn(int32_t param, ParamPart part, int64_t begin,
                       int64_t count, const float *from) {
   const mgq_param &entry = view.program.params[param];
+  Device &device = arena.device();
   float *to = ownPlace(param, part);
-  if (entry.canonical_permutation)
-    untranspose(from, to, shapeOf(entry.stored), entry.canonical_permutation,
-                begin, count);
-  else
-    std::copy(from, from + count, to + begin);
+  if (!entry.canonical_permutation)
+    return device.write(to + begin, from, count * 4);
+  float *host = onHost(param, to, /*fetch=*/false);
+  untranspose(from, host, shapeOf(entry.stored), entry.canonical_permutation,
+              begin, count);
+  if (host != to && begin + count == paramElements(entry))
+    forPieces(param, [&](int64_t first, int64_t size) {
+      device.write(to + first, host + first, size * 4);
+    });
 }
 
 void Transfer::read(int32_t param, ParamPart part, int64_t begin, int64_t count,

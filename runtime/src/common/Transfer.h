@@ -29,7 +29,8 @@ public:
   std::vector<int32_t> paramsWith(ParamPart part) const;
 
   /// Rank 0: elements [begin, begin + count) of a parameter, from its owner in
-  /// the first replica. `count` is pieceElements or what is left of it.
+  /// the first replica. `count` is pieceElements or what is left of it. Pieces
+  /// are read in their order.
   void read(int32_t param, ParamPart part, int64_t begin, int64_t count,
             float *to);
   /// Other ranks: sends what rank 0 reads, if it reads these parts of all
@@ -65,6 +66,7 @@ private:
               const float *from);
   template <typename Visit>
   void forPieces(int32_t param, Visit visit) const;
+  float *onHost(int32_t param, float *own, bool fetch);
 
   const RankView &view;
   Arena &arena;
@@ -72,6 +74,7 @@ private:
   std::vector<std::vector<const mgq_place *>> places; ///< Of each stage.
   int64_t staging = -1;
   std::vector<float> buffer;
+  std::vector<float> whole; ///< An accelerator's tensor, to be transposed.
 };
 
 } // namespace mgq::rt

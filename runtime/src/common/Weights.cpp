@@ -8,29 +8,80 @@
 
 using namespace mgq::rt;
 
+// Bytes of a parameter that are copied at a time.
+static constexpr int64_t pieceBytes = int64_t{4} << 20;
+
+/// Calls fill(room, begin, count) for pieces of `count` elements in the arena.
+template <typename Fill>
+static void writePieces(Device &device, std::byte *to, int64_t count,
+                        int64_t elementBytes, Fill fill) {
+  int64_t most = pieceBytes / elementBytes;
+  for (int64_t begin = 0; begin < count; begin += most) {
+    int64_t size = std::min(most, count - begin);
+    fill(device.beginWrite(to + begin * elementBytes, size * elementBytes),
+         begin, size);
+    device.endWrite();
+  }
+}
+
+/// Rounds floats of any type, once, to another of 16 or 32 bits.
+static void roundFloats(mgq_type from, const std::byte *data, mgq_type to,
+                        std::byte *room, int64_t count) {
+  float values[1024];
+  constexpr int64_t most = std::size(values);
+  for (int64_t begin = 0; begin < count; begin += most) {
+    int64_t size = std::min(most, count - begin);
+    convertToFloat(from, data + begin * typeBytes(from), values, size);
+    convertFromFloat(to, values, room + begin * typeBytes(to), size);
+  }
+}
+
+/// Copies a frozen parameter where the program wants it, in the type it wants.
+static void copyFrozen(const mgq_param &param, const mgq_place &place,
+                       const std::byte *data, int64_t count, Arena &arena) {
+  if (place.value_offset < 0)
+    return;
+  mgq_type stored = param.stored.type;
+  auto type = place.type < 0 ? stored : static_cast<mgq_type>(place.type);
+  if (type != stored && (type != MGQ_BF16 || !isFloat(stored)))
+    fail("the program's tables are damaged: parameter '{}' of type {} as {}",
+         param.name, typeName(stored), place.type);
+  writePieces(arena.device(), arena.at(place.value_offset), count,
+              typeBytes(type),
+              [&](std::byte *room, int64_t begin, int64_t size) {
+                const std::byte *from = data + begin * typeBytes(stored);
+                if (type == stored)
+                  memcpy(room, from, size * typeBytes(stored));
+                else
+                  roundFloats(stored, from, type, room, size);
+              });
+}
+
 /// Copies what the program wants in the arena.
 static void copyToArena(const mgq_param &param, const mgq_place &place,
                         const std::byte *data, Arena &arena) {
+  Device &device = arena.device();
   int64_t count = elementCount(shapeOf(param.stored)).value_or(-1);
   if (count < 0 || param.stored.bytes != count * typeBytes(param.stored.type))
     fail("the program's tables are damaged: shape of parameter '{}'",
          param.name);
-  if (!param.trainable) {
-    if (place.value_offset >= 0 && param.stored.bytes)
-      memcpy(arena.at(place.value_offset), data, param.stored.bytes);
-    return;
-  }
+  if (!param.trainable)
+    return copyFrozen(param, place, data, count, arena);
   if (!isFloat(param.stored.type))
     fail("the program's tables are damaged: trainable parameter '{}' has type "
          "{}",
          param.name, typeName(param.stored.type));
   if (place.value_offset >= 0)
-    convertToFloat(param.stored.type, data, arena.floatsAt(place.value_offset),
-                   count);
+    writePieces(device, arena.at(place.value_offset), count, sizeof(float),
+                [&](std::byte *room, int64_t begin, int64_t size) {
+                  convertToFloat(param.stored.type,
+                                 data + begin * typeBytes(param.stored.type),
+                                 reinterpret_cast<float *>(room), size);
+                });
   for (int64_t offset :
        {place.grad_offset, place.momentum_offset, place.variance_offset})
     if (offset >= 0)
-      memset(arena.at(offset), 0, count * sizeof(float));
+      device.zero(arena.at(offset), count * sizeof(float));
 }
 
 /// Hash of the bytes of `file` outside the parameters it holds.

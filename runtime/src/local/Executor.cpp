@@ -1,6 +1,7 @@
 //===- Executor.cpp - Runs a rank's sequences -----------------------------===//
 
 #include "runtime/src/local/Executor.h"
+#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/local/ThreadPool.h"
 #include <cstring>
@@ -62,6 +63,10 @@ std::byte *Executor::resolve(const mgq_ref &ref, int64_t bytes,
   if (ref.space == MGQ_SPACE_NONE)
     return nullptr;
   if (ref.space == MGQ_SPACE_WEIGHT) {
+    if (device().accelerator())
+      fail(
+          "the program's tables are damaged: {} is in a file, not in the arena",
+          what);
     if (ref.index < 0 || ref.index >= view.program.param_count ||
         !weights.data(ref.index))
       fail("the program's tables are damaged: {}", what);
@@ -139,9 +144,10 @@ void Executor::prepareShards() {
   for (size_t i = 0; i < packs.size(); ++i) {
     const mgq_shard &shard = view.tables.shards[i];
     run(*packs[i], Phase::Prepare, -1);
-    memcpy(arena.at(shard.slice),
-           arena.at(shard.buffer + view.shardMember() * shard.slice_bytes),
-           shard.slice_bytes);
+    device().copy(
+        arena.at(shard.slice),
+        arena.at(shard.buffer + view.shardMember() * shard.slice_bytes),
+        shard.slice_bytes);
   }
 }
 
@@ -157,18 +163,49 @@ void Executor::load(const Runnable &runnable, const DataReader &data,
   for (int32_t i = 0; i < sequence.load_count; ++i) {
     int32_t input = sequence.loads[i].input, op = randomOps[input];
     if (op < 0) {
-      int64_t bytes = view.program.inputs[input].tensor.bytes / micro.count;
+      int64_t all = view.program.inputs[input].tensor.bytes;
+      std::byte *to = device().beginWrite(runnable.loads[i], all);
       for (int32_t j = 0; j < micro.count; ++j)
-        data.load(micro.records[j], input, runnable.loads[i] + j * bytes);
+        data.load(micro.records[j], input, to + j * (all / micro.count));
+      device().endWrite();
       continue;
     }
     int64_t values[4] = {static_cast<int64_t>(key.seed), key.step,
                          key.firstSample, key.off ? -1 : op};
-    memcpy(runnable.loads[i], values, sizeof values);
+    device().write(runnable.loads[i], values, sizeof values);
   }
   double seconds = secondsNow() - start;
   loading += seconds;
   trace.add(Phase::Load, "data", start, seconds, -1);
+}
+
+void Executor::noteCall(const mgq_call &call, Phase phase, int32_t microBatch,
+                        double start, double seconds) {
+  if (call.layer >= 0 && phase == Phase::Forward)
+    times[call.layer].forward += seconds;
+  if (call.layer >= 0 && phase == Phase::Backward)
+    times[call.layer].backward += seconds;
+  if (call.layer >= 0 && phase == Phase::Weight)
+    times[call.layer].weight += seconds;
+  trace.add(phase, call.name, start, seconds, microBatch);
+}
+
+void Executor::timeDevice() {
+  timed = device().accelerator();
+  if (timed)
+    timed->clearMarks();
+}
+
+void Executor::collectTimes() {
+  if (!timed)
+    return;
+  for (const TimedCall &one : timedCalls) {
+    double start = timed->secondsAt(one.begin);
+    noteCall(*one.call, one.phase, one.microBatch, start,
+             timed->secondsAt(one.end) - start);
+  }
+  timedCalls.clear();
+  timed->clearMarks();
 }
 
 void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
@@ -177,26 +214,27 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
   const mgq_sequence &sequence = *runnable.sequence;
   if (phase == Phase::Forward && runnable.chunk >= 0)
     ++forwards[runnable.chunk];
+  int32_t mark = timed ? timed->mark() : 0;
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
     void *const *args = runnable.pointers.data() + runnable.firstPointer[i];
     if (filter && filter->skips(i, args))
       continue;
+    device().enterCall(call.name);
     double start = secondsNow();
     bool isLate = call.late && call.layer >= 0 &&
                   step >= view.program.layers[call.layer].late_from;
     (isLate ? call.late : call.kernel)(
         args, call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
     double seconds = secondsNow() - start;
-    checkIndexError(call.name);
+    device().leaveCall(call.name);
     pulse();
-    if (call.layer >= 0 && phase == Phase::Forward)
-      times[call.layer].forward += seconds;
-    if (call.layer >= 0 && phase == Phase::Backward)
-      times[call.layer].backward += seconds;
-    if (call.layer >= 0 && phase == Phase::Weight)
-      times[call.layer].weight += seconds;
-    trace.add(phase, call.name, start, seconds, microBatch);
+    if (timed) {
+      timedCalls.push_back({&call, phase, microBatch, mark, timed->mark()});
+      mark = timedCalls.back().end;
+    } else {
+      noteCall(call, phase, microBatch, start, seconds);
+    }
     if (filter)
       filter->ran(i, args);
     if (afterCall)

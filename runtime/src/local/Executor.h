@@ -69,7 +69,8 @@ public:
   std::byte *resolve(const mgq_ref &ref, int64_t bytes, const Slots &slots,
                      const char *what);
 
-  /// Copies what a sequence loads of a micro-batch, and makes its keys.
+  /// Copies what a sequence loads of a micro-batch, and makes its keys. The
+  /// same as Device's write().
   void load(const Runnable &runnable, const DataReader &data,
             const RecordList &micro, const RandomKey &key);
 
@@ -77,8 +78,9 @@ public:
   /// kernels layers of progressive precision run.
   void setStep(int64_t number) { step = number; }
 
-  /// Runs the calls. `afterCall` is told the number of each call that has run.
-  /// Throws Error after an index outside its range, naming node and layer.
+  /// Runs the calls, or enqueues them. `afterCall` is told the number of each
+  /// call then. Throws Error after an index outside its range, naming node and
+  /// layer.
   void run(const Runnable &runnable, Phase phase, int32_t microBatch,
            const std::function<void(int32_t)> *afterCall = nullptr,
            CallFilter *filter = nullptr);
@@ -88,6 +90,16 @@ public:
   /// slices.
   void prepareShards();
   void runPrepareTrainable() { run(*prepareTrainable, Phase::Prepare, -1); }
+
+  Device &device() const { return arena.device(); }
+
+  /// An accelerator says from here on how long calls take on it, when asked by
+  /// collectTimes(); else times are those of enqueueing. For a moment in which
+  /// nothing is enqueued.
+  void timeDevice();
+  /// After Device::synchronize(): notes the times of the calls since the last
+  /// time.
+  void collectTimes();
 
   const std::vector<LayerTime> &layerTimes() const { return times; }
   /// Forward runs of a local chunk that layerTimes() covers.
@@ -100,6 +112,15 @@ public:
   void resetTimes();
 
 private:
+  /// A call between two marks of an accelerator.
+  struct TimedCall {
+    const mgq_call *call;
+    Phase phase;
+    int32_t microBatch, begin, end;
+  };
+  void noteCall(const mgq_call &call, Phase phase, int32_t microBatch,
+                double start, double seconds);
+
   int64_t step = 0;
   const RankView &view;
   Arena &arena;
@@ -110,7 +131,9 @@ private:
   std::vector<LayerTime> times;
   std::vector<int64_t> forwards;
   double loading = 0;
-  std::deque<Runnable> runnables; // Addresses stay.
+  Accelerator *timed = nullptr;      ///< Null: times are the host's.
+  std::vector<TimedCall> timedCalls; ///< Whose times are not known yet.
+  std::deque<Runnable> runnables;    // Addresses stay.
   const Runnable *prepareFrozen, *prepareTrainable;
   std::vector<const Runnable *> packs; ///< Of each shard.
 };

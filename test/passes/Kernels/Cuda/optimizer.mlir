@@ -15,6 +15,10 @@
 // CHECK: step %c256
 // CHECK: gpu.barrier
 // CHECK-LABEL: gpu.func @mgq_sq_norm_sum(
+// CHECK-LABEL: gpu.func @mgq_scale(
+// CHECK: arith.extf
+// CHECK: arith.mulf %{{.*}} : f64
+// CHECK: arith.truncf
 // CHECK-LABEL: llvm.func @mgq_adamw(
 // CHECK-COUNT-9: llvm.load
 // CHECK: gpu.launch_func @cuda::@mgq_adamw
@@ -23,5 +27,7 @@
 // CHECK-LABEL: llvm.func @mgq_cuda_sq_norm(
 // CHECK: gpu.launch_func @cuda::@mgq_sq_norm_blocks
 // CHECK: gpu.launch_func @cuda::@mgq_sq_norm_sum blocks in (%c1
+// CHECK-LABEL: llvm.func @mgq_cuda_scale(
+// CHECK: gpu.launch_func @cuda::@mgq_scale
 module {
 }

@@ -1,0 +1,60 @@
+//===- Accelerator.cpp - A device that works beside the host --------------===//
+
+#include "runtime/src/common/Accelerator.h"
+#include "runtime/src/common/Error.h"
+#include "runtime/src/common/Setup.h"
+#include <cstring>
+
+using namespace mgq::rt;
+
+[[noreturn]] static void refuse(const char *what, const char *supported) {
+  throw CommonError(fmt::format("not supported yet: {} on a GPU; supported: {}",
+                                what, supported));
+}
+
+void mgq::rt::checkAccelerated(const mgq_program &program,
+                               const Options &options) {
+  if (!options.cacheFrozen.empty())
+    refuse("--cache-frozen", "training without it");
+  if (program.variant_count > 0)
+    refuse("--micro-batches=MIN:MAX", "--micro-batches=N");
+  for (int32_t stage = 0; stage < program.stages; ++stage) {
+    const mgq_rank &rank = program.ranks[stage];
+    if (rank.shard_count)
+      refuse("--frozen=sharded", "--frozen=stage");
+    for (int32_t i = 0; i < rank.op_count; ++i)
+      if (rank.ops[i].kind == MGQ_OP_ALL_REDUCE &&
+          rank.ops[i].compression != MGQ_COMPRESSION_NONE)
+        refuse("--gradient-compression", "gradients as they are");
+  }
+}
+
+/// Throws on all ranks if two of them have the same accelerator.
+static void checkUnshared(const Accelerator &mine, Group &group) {
+  struct Word {
+    char identity[64];
+  };
+  Word word = {};
+  strncpy(word.identity, mine.identity().c_str(), sizeof word.identity - 1);
+  std::vector<Word> all = group.allGather(word);
+  for (int32_t rank = 0; rank < group.size(); ++rank)
+    for (int32_t other = 0; other < rank; ++other)
+      if (!strcmp(all[rank].identity, all[other].identity))
+        throw CommonError(fmt::format(
+            "ranks {} and {} would share one GPU ({}); each rank needs its own",
+            other, rank, all[rank].identity));
+}
+
+std::unique_ptr<Accelerator>
+mgq::rt::openAccelerator(const mgq_program &program, Group &group,
+                         const Host &host) {
+  mgq_device_request request = {&program,       &group,  host.place,
+                                host.ranksHere, nullptr, {}};
+  group.agree([&] {
+    program.open_device(&request);
+    if (!request.device)
+      throw Error(request.fault);
+  });
+  checkUnshared(*request.device, group);
+  return std::move(request.device);
+}

@@ -1,0 +1,234 @@
+//===- Blas.cpp - Products by cuBLASLt ------------------------------------===//
+//
+// Matrices of rt_cuda.h are stored by rows, those of cuBLASLt by columns, so
+// each is taken for its transpose: C^T = op(B)^T op(A)^T.
+//
+//===----------------------------------------------------------------------===//
+
+#include "runtime/src/cuda/Blas.h"
+#include "runtime/src/common/Error.h"
+
+using namespace mgq::rt;
+
+// What NVIDIA recommends for Hopper, the most of all.
+static constexpr int64_t workspaceSize = int64_t{32} << 20;
+// Of cuBLAS 13.
+static constexpr size_t oldestLibrary = 130000;
+
+static constexpr LibraryPlace place = {
+    "libcublasLt.so.13", "nvidia/cu13/lib",
+    "'pip install nvidia-cublas' (version 13) or CUDA 13 has it; "
+    "LD_LIBRARY_PATH says where"};
+
+#define MGQ_BLAS_FUNCTIONS(X)                                                  \
+  X(cublasLtCreate)                                                            \
+  X(cublasLtDestroy)                                                           \
+  X(cublasLtGetVersion)                                                        \
+  X(cublasLtGetStatusName)                                                     \
+  X(cublasLtGetStatusString)                                                   \
+  X(cublasLtMatmulDescCreate)                                                  \
+  X(cublasLtMatmulDescDestroy)                                                 \
+  X(cublasLtMatmulDescSetAttribute)                                            \
+  X(cublasLtMatrixLayoutCreate)                                                \
+  X(cublasLtMatrixLayoutDestroy)                                               \
+  X(cublasLtMatrixLayoutSetAttribute)                                          \
+  X(cublasLtMatmulPreferenceCreate)                                            \
+  X(cublasLtMatmulPreferenceDestroy)                                           \
+  X(cublasLtMatmulPreferenceSetAttribute)                                      \
+  X(cublasLtMatmulAlgoGetHeuristic)                                            \
+  X(cublasLtMatmul)
+
+struct mgq::rt::BlasLibrary {
+  BlasLibrary() : library(place) {
+#define MGQ_FIND(name) library.find(name, #name);
+    MGQ_BLAS_FUNCTIONS(MGQ_FIND)
+#undef MGQ_FIND
+    if (size_t version = cublasLtGetVersion(); version < oldestLibrary)
+      fail("{} has version {}, {} or later is needed; {}", place.name, version,
+           oldestLibrary, place.advice);
+  }
+
+  Library library;
+#define MGQ_MEMBER(name) decltype(&::name) name;
+  MGQ_BLAS_FUNCTIONS(MGQ_MEMBER)
+#undef MGQ_MEMBER
+};
+
+static const BlasLibrary &blas() {
+  static const BlasLibrary loaded;
+  return loaded;
+}
+
+static void checkBlas(cublasStatus_t status, const char *call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail("{}: {} ({})", call, blas().cublasLtGetStatusString(status),
+         blas().cublasLtGetStatusName(status));
+}
+#define blasCall(function, ...)                                                \
+  checkBlas(blas().function(__VA_ARGS__), #function)
+
+static cudaDataType_t typeOf(int32_t type) {
+  switch (type) {
+  case MGQ_F64:
+    return CUDA_R_64F;
+  case MGQ_F32:
+    return CUDA_R_32F;
+  case MGQ_F16:
+    return CUDA_R_16F;
+  case MGQ_BF16:
+    return CUDA_R_16BF;
+  default:
+    fail("the program's tables are damaged: a product of type {}", type);
+  }
+}
+
+namespace {
+/// A matrix as cuBLASLt has it: columns are the rows of rt_cuda.h.
+class Layout {
+public:
+  Layout(int32_t type, int64_t rows, int64_t columns, int64_t pitch,
+         int64_t batch, int64_t stride) {
+    blasCall(cublasLtMatrixLayoutCreate, &handle, typeOf(type),
+             static_cast<uint64_t>(columns), static_cast<uint64_t>(rows),
+             pitch);
+    auto count = static_cast<int32_t>(batch);
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+  }
+  Layout(const Layout &) = delete;
+  Layout &operator=(const Layout &) = delete;
+  ~Layout() { blas().cublasLtMatrixLayoutDestroy(handle); }
+  operator cublasLtMatrixLayout_t() const { return handle; }
+
+private:
+  template <typename T>
+  void set(cublasLtMatrixLayoutAttribute_t attribute, const T &value) {
+    blasCall(cublasLtMatrixLayoutSetAttribute, handle, attribute, &value,
+             sizeof value);
+  }
+  cublasLtMatrixLayout_t handle = nullptr;
+};
+
+/// What is done with the matrices.
+class Description {
+public:
+  Description(bool isDouble, bool transposeFirst, bool transposeSecond) {
+    blasCall(cublasLtMatmulDescCreate, &handle,
+             isDouble ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+             isDouble ? CUDA_R_64F : CUDA_R_32F);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, transposeFirst);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, transposeSecond);
+  }
+  Description(const Description &) = delete;
+  Description &operator=(const Description &) = delete;
+  ~Description() { blas().cublasLtMatmulDescDestroy(handle); }
+  operator cublasLtMatmulDesc_t() const { return handle; }
+
+private:
+  void set(cublasLtMatmulDescAttributes_t attribute, bool transposes) {
+    cublasOperation_t value = transposes ? CUBLAS_OP_T : CUBLAS_OP_N;
+    blasCall(cublasLtMatmulDescSetAttribute, handle, attribute, &value,
+             sizeof value);
+  }
+  cublasLtMatmulDesc_t handle = nullptr;
+};
+
+/// What an algorithm must do with: room, and the alignment of rt_cuda.h.
+class Preference {
+public:
+  Preference() {
+    blasCall(cublasLtMatmulPreferenceCreate, &handle);
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+        static_cast<uint64_t>(workspaceSize));
+    for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      set(attribute, uint32_t{16});
+  }
+  Preference(const Preference &) = delete;
+  Preference &operator=(const Preference &) = delete;
+  ~Preference() { blas().cublasLtMatmulPreferenceDestroy(handle); }
+  operator cublasLtMatmulPreference_t() const { return handle; }
+
+private:
+  template <typename T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    blasCall(cublasLtMatmulPreferenceSetAttribute, handle, attribute, &value,
+             sizeof value);
+  }
+  cublasLtMatmulPreference_t handle = nullptr;
+};
+} // namespace
+
+static std::string textOf(const mgq_cuda_product &p) {
+  return fmt::format("product of {} x {} x {}{}", p.m, p.n, p.k,
+                     p.batch > 1 ? fmt::format(", {} of them", p.batch) : "");
+}
+
+struct Blas::Plan {
+  explicit Plan(const mgq_cuda_product &p)
+      : description(p.a_type == MGQ_F64, p.transpose_b, p.transpose_a),
+        a(p.a_type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda,
+          p.batch, p.stride_a),
+        b(p.b_type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb,
+          p.batch, p.stride_b),
+        c(p.c_type, p.m, p.n, p.ldc, p.batch, p.stride_c) {}
+
+  Description description;
+  Layout a, b, c;
+  cublasLtMatmulAlgo_t algorithm = {};
+};
+
+Blas::Blas() : library(blas()) { blasCall(cublasLtCreate, &handle); }
+
+Blas::~Blas() {
+  plans.clear(); // Host memory.
+  if (!isAbandoned())
+    library.cublasLtDestroy(handle);
+}
+
+int64_t Blas::workspaceBytes() { return workspaceSize; }
+
+void Blas::allocate() {
+  workspace = std::make_unique<DeviceMemory>(workspaceSize);
+}
+
+Blas::Plan &Blas::planOf(const mgq_cuda_product &product) {
+  std::unique_ptr<Plan> &plan = plans[&product];
+  if (plan)
+    return *plan;
+  auto made = std::make_unique<Plan>(product);
+  Preference preference;
+  cublasLtMatmulHeuristicResult_t best = {};
+  int found = 0;
+  blasCall(cublasLtMatmulAlgoGetHeuristic, handle, made->description, made->b,
+           made->a, made->c, made->c, preference, 1, &best, &found);
+  if (!found)
+    fail("cublasLtMatmulAlgoGetHeuristic: no algorithm");
+  made->algorithm = best.algo;
+  plan = std::move(made);
+  return *plan;
+}
+
+void Blas::run(const mgq_cuda_product &product, const void *a, const void *b,
+               void *c, CUstream stream) {
+  if (product.batch == 0 || product.m == 0 || product.n == 0)
+    return;
+  static constexpr float one = 1, zero = 0;
+  static constexpr double wideOne = 1, wideZero = 0;
+  bool isDouble = product.a_type == MGQ_F64;
+  const void *alpha = &one, *beta = &zero;
+  if (isDouble) {
+    alpha = &wideOne;
+    beta = &wideZero;
+  }
+  try {
+    const Plan &plan = planOf(product);
+    blasCall(cublasLtMatmul, handle, plan.description, alpha, b, plan.b, a,
+             plan.a, beta, c, plan.c, c, plan.c, &plan.algorithm,
+             workspace->as<void>(), workspaceSize, stream);
+  } catch (const Error &error) {
+    fail("{} ({})", error.what(), textOf(product));
+  }
+}

@@ -1,0 +1,99 @@
+//===- Context.cpp - A rank's GPU and its code ----------------------------===//
+
+#include "runtime/src/cuda/Context.h"
+#include "runtime/src/common/Error.h"
+
+using namespace mgq::rt;
+
+static int attribute(CUdevice device, CUdevice_attribute which) {
+  int value = 0;
+  cuCall(cuDeviceGetAttribute, &value, which, device);
+  return value;
+}
+
+Context::Context(int32_t place, int32_t ranksHere, bool inProcess) {
+  cuCall(cuInit, 0);
+  int count = 0;
+  cuCall(cuDeviceGetCount, &count);
+  if (count == 0)
+    fail("no GPU is visible to this process; CUDA_VISIBLE_DEVICES says which "
+         "are");
+  if (inProcess && count < ranksHere)
+    fail("{} ranks need a GPU each, this machine has {}; start them on several "
+         "machines with mpirun, torchrun or srun, or compile for {} rank{}",
+         ranksHere, count, count, count == 1 ? "" : "s");
+  ordinal = place % count;
+  cuCall(cuDeviceGet, &device, ordinal);
+  sm = 10 * attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+       attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  CUcontext context = nullptr;
+  cuCall(cuDevicePrimaryCtxRetain, &context, device);
+  cuCall(cuCtxSetCurrent, context);
+}
+
+Context::~Context() { cuGiveBack(cuDevicePrimaryCtxRelease, device); }
+
+std::string Context::name() const {
+  char text[128] = "?";
+  cuTry(cuDeviceGetName, text, sizeof text, device);
+  return fmt::format("GPU {} ({})", ordinal, text);
+}
+
+std::string Context::uuid() const {
+  CUuuid id = {};
+  cuCall(cuDeviceGetUuid, &id, device);
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i)
+    text += fmt::format(
+        "{}{:02x}", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+        static_cast<unsigned char>(id.bytes[i]));
+  return text;
+}
+
+/// The image of the same generation with the newest architecture that the GPU
+/// has; null: none.
+static const mgq_cuda_image *bestImage(int sm) {
+  const mgq_cuda_module &table = mgq_cuda_module_table;
+  const mgq_cuda_image *best = nullptr;
+  for (int32_t i = 0; i < table.image_count; ++i) {
+    const mgq_cuda_image &image = table.images[i];
+    if (image.sm / 10 == sm / 10 && image.sm <= sm &&
+        (!best || image.sm > best->sm))
+      best = &image;
+  }
+  return best;
+}
+
+static std::string architectures() {
+  const mgq_cuda_module &table = mgq_cuda_module_table;
+  std::string text;
+  for (int32_t i = 0; i < table.image_count; ++i)
+    text += fmt::format("{}sm_{}", i ? ", " : "", table.images[i].sm);
+  return text;
+}
+
+Module::Module(const Context &context) {
+  const mgq_cuda_module &table = mgq_cuda_module_table;
+  if (table.abi_version != MGQ_CUDA_ABI_VERSION)
+    fail("the program's GPU code was made for version {} of the runtime, this "
+         "is {}; compile it again",
+         table.abi_version, MGQ_CUDA_ABI_VERSION);
+  int sm = context.architecture();
+  const mgq_cuda_image *image = bestImage(sm);
+  if (!image)
+    fail("the program has code for {}, {} is sm_{}; compile it with "
+         "--gpu-arch=sm_{}",
+         architectures(), context.name(), sm, sm);
+  cuCall(cuModuleLoadData, &module, image->data);
+  for (int32_t i = 0; i < table.kernel_count; ++i) {
+    CUfunction function = nullptr;
+    CUresult status =
+        cuTry(cuModuleGetFunction, &function, module, table.kernels[i].name);
+    if (status != CUDA_SUCCESS)
+      fail("cuModuleGetFunction of kernel {}: {}", table.kernels[i].name,
+           driverText(status));
+    functions.push_back(function);
+  }
+}
+
+Module::~Module() { cuGiveBack(cuModuleUnload, module); }

@@ -1,0 +1,317 @@
+//===- CudaDevice.cpp - A rank on a GPU -----------------------------------===//
+
+#include "runtime/src/cuda/CudaDevice.h"
+#include "runtime/src/common/Arena.h"
+#include "runtime/src/common/Error.h"
+#include "runtime/src/common/Trace.h"
+#include "runtime/src/cuda/Messages.h"
+#include <algorithm>
+#include <sched.h>
+#include <set>
+#include <string_view>
+#include <unistd.h>
+
+using namespace mgq::rt;
+
+// Memory that is left to the driver: code, stacks, what libraries take.
+static constexpr int64_t reservedBytes = int64_t{256} << 20;
+// Of a copy to memory that is not page-locked.
+static constexpr int64_t bounceBytes = int64_t{4} << 20;
+// How long a rank that has failed waits for its GPU, in seconds.
+static constexpr double drainSeconds = 2;
+
+static thread_local CudaDevice *currentDevice = nullptr;
+
+CudaDevice *CudaDevice::current() { return currentDevice; }
+
+static CUdeviceptr addressOf(const void *pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+/// Layer functions of a stage, by their names' addresses.
+static int64_t functionCount(const mgq_rank &tables) {
+  std::set<const char *> names;
+  forSequences(tables, [&](const mgq_sequence &sequence) {
+    for (int32_t i = 0; i < sequence.call_count; ++i)
+      names.insert(sequence.calls[i].name);
+  });
+  return static_cast<int64_t>(names.size());
+}
+
+/// Room for the parameters of any kernel, and the check.
+static size_t mostParameters() {
+  int32_t most = 0;
+  for (int32_t i = 0; i < mgq_cuda_module_table.kernel_count; ++i)
+    most = std::max(most, mgq_cuda_module_table.kernels[i].param_count);
+  return most + 1;
+}
+
+CudaDevice::CudaDevice(const mgq_device_request &request)
+    : group(*request.group),
+      context(request.place, request.ranksHere, request.group->inProcess()),
+      module(context),
+      staging(compute, [this](CUevent event) { await(event); }),
+      checks(
+          functionCount(
+              request.program->ranks[group.rank() % request.program->stages]) +
+              1,
+          compute),
+      parameters(mostParameters()) {
+  currentDevice = this;
+}
+
+CudaDevice::~CudaDevice() { currentDevice = nullptr; }
+
+/// Whether the GPU gets done in time.
+bool CudaDevice::drain() {
+  double end = secondsNow() + drainSeconds;
+  CUresult status = cuTry(cuEventRecord, done, compute);
+  if (status != CUDA_SUCCESS)
+    return false;
+  while ((status = cuTry(cuEventQuery, done)) == CUDA_ERROR_NOT_READY &&
+         secondsNow() < end)
+    usleep(50);
+  return status == CUDA_SUCCESS;
+}
+
+void CudaDevice::end() { isAbandoned() = !drain(); }
+
+void CudaDevice::failDevice(const char *call, CUresult status) const {
+  fail("{}: {}; the fault lies in what {} has enqueued, or earlier", call,
+       driverText(status), *running ? running : "the start");
+}
+
+void CudaDevice::await(CUevent event) {
+  for (int turn = 0;; ++turn) {
+    CUresult status = cuTry(cuEventQuery, event);
+    if (status == CUDA_SUCCESS)
+      return;
+    if (status != CUDA_ERROR_NOT_READY)
+      failDevice("cuEventQuery", status);
+    if (turn % 16 == 0)
+      group.pulse();
+    if (turn < 64)
+      sched_yield();
+    else
+      usleep(50);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+std::string CudaDevice::memoryShortage(int64_t bytes) {
+  size_t free = 0, total = 0;
+  cuCall(cuMemGetInfo, &free, &total);
+  int64_t need = bytes + Blas::workspaceBytes() + reservedBytes;
+  auto available = static_cast<int64_t>(free);
+  if (need <= available)
+    return "";
+  char texts[4][32];
+  return fmt::format(
+      "the plan needs {} of memory on {}, of whose {} {} are free: {} too "
+      "little; compile for more GPUs, with a smaller micro-batch or "
+      "--recompute=full",
+      bytesText(need, texts[0]), name(),
+      bytesText(static_cast<int64_t>(total), texts[1]),
+      bytesText(available, texts[2]), bytesText(need - available, texts[3]));
+}
+
+std::byte *CudaDevice::allocate(int64_t bytes) {
+  arena = std::make_unique<DeviceMemory>(bytes);
+  blas.allocate();
+  if (bytes)
+    cuCall(cuMemsetD8Async, arena->address(), 0, static_cast<size_t>(bytes),
+           compute);
+  return arena->as<std::byte>();
+}
+
+void *CudaDevice::allocateHost(int64_t bytes) {
+  void *memory = nullptr;
+  cuCall(cuMemHostAlloc, &memory, static_cast<size_t>(bytes), 0);
+  return memory;
+}
+
+void CudaDevice::freeHost(void *memory) { cuGiveBack(cuMemFreeHost, memory); }
+
+//===----------------------------------------------------------------------===//
+// Copies
+//===----------------------------------------------------------------------===//
+
+void CudaDevice::copy(void *to, const void *from, int64_t bytes) {
+  if (bytes)
+    cuCall(cuMemcpyDtoDAsync, addressOf(to), addressOf(from),
+           static_cast<size_t>(bytes), compute);
+}
+
+void CudaDevice::zero(void *to, int64_t bytes) {
+  if (bytes)
+    cuCall(cuMemsetD8Async, addressOf(to), 0, static_cast<size_t>(bytes),
+           compute);
+}
+
+std::byte *CudaDevice::beginWrite(void *to, int64_t bytes) {
+  writing = addressOf(to);
+  return staging.begin(bytes);
+}
+
+void CudaDevice::endWrite() { staging.end(writing); }
+
+void CudaDevice::read(void *to, const void *from, int64_t bytes) {
+  if (bytes)
+    cuCall(cuMemcpyDtoHAsync, to, addressOf(from), static_cast<size_t>(bytes),
+           compute);
+}
+
+void CudaDevice::readNow(void *to, const void *from, int64_t bytes) {
+  if (!bounce)
+    bounce.emplace(bounceBytes);
+  for (int64_t at = 0; at < bytes; at += bounceBytes) {
+    int64_t size = std::min(bounceBytes, bytes - at);
+    read(bounce->data(), static_cast<const std::byte *>(from) + at, size);
+    done.record(compute);
+    await(done);
+    memcpy(static_cast<std::byte *>(to) + at, bounce->data(), size);
+  }
+}
+
+void CudaDevice::synchronize() {
+  checks.enqueueRead(compute);
+  done.record(compute);
+  await(done);
+  checks.throwFirst();
+}
+
+//===----------------------------------------------------------------------===//
+// Layer functions
+//===----------------------------------------------------------------------===//
+
+void CudaDevice::launch(int32_t kernel, int64_t blocks, void *const *params) {
+  const mgq_cuda_kernel &entry = mgq_cuda_module_table.kernels[kernel];
+  if (!fault.empty() || blocks == 0)
+    return;
+  try {
+    std::copy_n(params, entry.param_count, parameters.begin());
+    if (entry.checks)
+      parameters[entry.param_count] = &checks.placeOf(running);
+    if (blocks < 0 || blocks > INT32_MAX)
+      fail("{} blocks", blocks);
+    cuCall(cuLaunchKernel, module.function(kernel),
+           static_cast<unsigned>(blocks), 1, 1,
+           static_cast<unsigned>(entry.threads), 1, 1, 0, compute,
+           parameters.data(), nullptr);
+  } catch (const std::exception &error) {
+    fault = fmt::format("{} (kernel {})", error.what(), entry.name);
+  }
+}
+
+void CudaDevice::multiply(const mgq_cuda_product &product, const void *a,
+                          const void *b, void *c) {
+  if (!fault.empty())
+    return;
+  try {
+    blas.run(product, a, b, c, compute);
+  } catch (const std::exception &error) {
+    fault = error.what();
+  }
+}
+
+void CudaDevice::leaveCall(const char *name) {
+  if (!fault.empty())
+    fail("{} in layer function {}", fault, name);
+}
+
+// No exception crosses these: layer functions are not made for them.
+
+extern "C" void mgq_cuda_launch(int32_t kernel, int64_t blocks,
+                                void *const *params) {
+  CudaDevice::current()->launch(kernel, blocks, params);
+}
+
+extern "C" void mgq_cuda_matmul(const mgq_cuda_product *product, const void *a,
+                                const void *b, void *c) {
+  CudaDevice::current()->multiply(*product, a, b, c);
+}
+
+//===----------------------------------------------------------------------===//
+// The optimizer
+//===----------------------------------------------------------------------===//
+
+void CudaDevice::scale(float *values, double factor, int64_t count) {
+  mgq_cuda_scale(values, factor, count);
+  leaveCall("mgq_cuda_scale");
+}
+
+void CudaDevice::ensureNorms(const std::vector<Values> &arrays) {
+  int64_t most = 0;
+  for (const Values &array : arrays)
+    most = std::max(most, array.count);
+  auto count = static_cast<int64_t>(arrays.size());
+  int64_t blocks = (most + MGQ_NORM_BLOCK - 1) / MGQ_NORM_BLOCK;
+  if (count <= normArrays && blocks <= normBlocks)
+    return;
+  normArrays = std::max(normArrays, count);
+  normBlocks = std::max(normBlocks, blocks);
+  norms.reset();
+  norms = std::make_unique<DeviceMemory>((normArrays + normBlocks) *
+                                         static_cast<int64_t>(sizeof(double)));
+}
+
+void CudaDevice::squaredNorms(const std::vector<Values> &arrays, double *sums) {
+  if (arrays.empty())
+    return;
+  ensureNorms(arrays);
+  auto *own = norms->as<double>();
+  for (size_t i = 0; i < arrays.size(); ++i)
+    mgq_cuda_sq_norm(own + i, own + normArrays, arrays[i].at, arrays[i].count);
+  leaveCall("mgq_cuda_sq_norm");
+  read(sums, own, static_cast<int64_t>(arrays.size() * sizeof(double)));
+}
+
+//===----------------------------------------------------------------------===//
+// Messages
+//===----------------------------------------------------------------------===//
+
+std::unique_ptr<DeviceMessages> CudaDevice::makeMessages(const RankView &view,
+                                                         const mgq_op *ops,
+                                                         int32_t count) {
+  return makeLocalMessages(*this, view, ops, count);
+}
+
+std::unique_ptr<Collective> CudaDevice::makeAllReduce(const RankView &,
+                                                      const Bucket &) {
+  fail("not supported yet: replicas on GPUs; supported: --replicas=1");
+}
+
+//===----------------------------------------------------------------------===//
+// Times
+//===----------------------------------------------------------------------===//
+
+int32_t CudaDevice::mark() {
+  if (static_cast<size_t>(markCount) == marks.size())
+    marks.emplace_back(CU_EVENT_DEFAULT);
+  marks[markCount].record(compute);
+  return markCount++;
+}
+
+double CudaDevice::secondsAt(int32_t mark) {
+  float milliseconds = 0;
+  cuCall(cuEventElapsedTime, &milliseconds, marks[0], marks[mark]);
+  return firstMark + static_cast<double>(milliseconds) / 1e3;
+}
+
+/// The first mark says when the stream, which is idle now, was there.
+void CudaDevice::clearMarks() {
+  markCount = 0;
+  firstMark = secondsNow();
+  mark();
+}
+
+extern "C" void mgq_open_cuda_device(mgq_device_request *request) {
+  try {
+    request->device = std::make_unique<CudaDevice>(*request);
+  } catch (const std::exception &error) {
+    request->fault = error.what();
+  }
+}

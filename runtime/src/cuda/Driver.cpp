@@ -1,0 +1,52 @@
+//===- Driver.cpp - The CUDA driver ---------------------------------------===//
+
+#include "runtime/src/cuda/Driver.h"
+#include "runtime/src/common/Error.h"
+
+using namespace mgq::rt;
+
+// Of CUDA 13: what the libraries that are loaded beside it need.
+static constexpr int oldestDriver = 13000;
+
+static constexpr LibraryPlace place = {
+    "libcuda.so.1", nullptr,
+    "the program runs on an NVIDIA GPU and needs its driver"};
+
+Driver::Driver() : library(place) {
+#define MGQ_FIND_NAMED(name, text) library.find(name, text);
+#define MGQ_FIND(name) MGQ_FIND_NAMED(name, MGQ_TEXT(name))
+#define MGQ_TEXT(name) #name
+  MGQ_DRIVER_FUNCTIONS(MGQ_FIND)
+#undef MGQ_TEXT
+#undef MGQ_FIND
+#undef MGQ_FIND_NAMED
+  int version = 0;
+  if (cuDriverGetVersion(&version) == CUDA_SUCCESS && version < oldestDriver)
+    fail("the NVIDIA driver is for CUDA {}.{}, {}.{} or later is needed; "
+         "update the driver",
+         version / 1000, version % 1000 / 10, oldestDriver / 1000,
+         oldestDriver % 1000 / 10);
+}
+
+const Driver &mgq::rt::driver() {
+  static const Driver loaded;
+  return loaded;
+}
+
+bool &mgq::rt::isAbandoned() {
+  static thread_local bool abandoned = false;
+  return abandoned;
+}
+
+std::string mgq::rt::driverText(CUresult status) {
+  const char *name = nullptr, *text = nullptr;
+  driver().cuGetErrorName(status, &name);
+  driver().cuGetErrorString(status, &text);
+  return fmt::format("{} ({})", text ? text : "unknown error",
+                     name ? name : std::to_string(status));
+}
+
+void mgq::rt::checkDriver(CUresult status, const char *call) {
+  if (status != CUDA_SUCCESS)
+    fail("{}: {}", call, driverText(status));
+}

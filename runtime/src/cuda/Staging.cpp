@@ -1,0 +1,64 @@
+//===- Staging.cpp - From the host to a device ----------------------------===//
+
+#include "runtime/src/cuda/Staging.h"
+#include <algorithm>
+
+using namespace mgq::rt;
+
+static constexpr int64_t leastRing = int64_t{16} << 20;
+// As many copies as may be on their way.
+static constexpr size_t mostOpen = 256;
+
+PinnedMemory::PinnedMemory(int64_t bytes) {
+  cuCall(cuMemHostAlloc, &memory,
+         static_cast<size_t>(std::max<int64_t>(bytes, 1)), 0);
+}
+
+void Staging::finishOldest() {
+  wait(*open.front().copied);
+  unused.push_back(open.front().copied);
+  open.pop_front();
+}
+
+bool Staging::isFree(int64_t from, int64_t to) const {
+  return std::none_of(open.begin(), open.end(), [&](const Open &one) {
+    return one.begin < to && from < one.end;
+  });
+}
+
+std::byte *Staging::begin(int64_t bytes) {
+  if (4 * bytes > size || !ring) {
+    while (!open.empty())
+      finishOldest();
+    size = std::max(4 * bytes, leastRing);
+    ring.reset();
+    ring = std::make_unique<PinnedMemory>(size);
+    next = 0;
+  }
+  if (next + bytes > size)
+    next = 0;
+  while (open.size() >= mostOpen || !isFree(next, next + bytes))
+    finishOldest();
+  first = next;
+  count = bytes;
+  next += (bytes + 63) / 64 * 64;
+  return ring->data() + first;
+}
+
+Event *Staging::takeEvent() {
+  if (unused.empty())
+    return &events.emplace_back();
+  Event *event = unused.back();
+  unused.pop_back();
+  return event;
+}
+
+void Staging::end(CUdeviceptr to) {
+  if (!count)
+    return;
+  cuCall(cuMemcpyHtoDAsync, to, ring->data() + first,
+         static_cast<size_t>(count), stream);
+  Event *copied = takeEvent();
+  open.push_back({first, first + count, copied});
+  copied->record(stream);
+}

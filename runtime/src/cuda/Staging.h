@@ -1,0 +1,64 @@
+//===- Staging.h - From the host to a device -----------------------*- C++
+//-*-===//
+#ifndef MGQ_RUNTIME_CUDA_STAGING_H
+#define MGQ_RUNTIME_CUDA_STAGING_H
+
+#include "runtime/src/cuda/Driver.h"
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace mgq::rt {
+
+/// Page-locked host memory.
+class PinnedMemory {
+public:
+  explicit PinnedMemory(int64_t bytes);
+  PinnedMemory(const PinnedMemory &) = delete;
+  PinnedMemory &operator=(const PinnedMemory &) = delete;
+  ~PinnedMemory() { cuGiveBack(cuMemFreeHost, memory); }
+  std::byte *data() const { return static_cast<std::byte *>(memory); }
+
+private:
+  void *memory = nullptr;
+};
+
+/// A ring of page-locked memory through which the host hands bytes to a
+/// stream, without waiting for earlier ones until the ring is full. It grows to
+/// four times the largest write.
+class Staging {
+public:
+  /// `wait` returns when an event has happened.
+  Staging(CUstream stream, std::function<void(CUevent)> wait)
+      : stream(stream), wait(std::move(wait)) {}
+
+  /// Room for a write.
+  std::byte *begin(int64_t bytes);
+  /// Enqueues the copy of that room to the device.
+  void end(CUdeviceptr to);
+
+private:
+  /// A write whose copy may not have run.
+  struct Open {
+    int64_t begin, end;
+    Event *copied;
+  };
+  void finishOldest();
+  bool isFree(int64_t first, int64_t last) const;
+  Event *takeEvent();
+
+  CUstream stream;
+  std::function<void(CUevent)> wait;
+  std::unique_ptr<PinnedMemory> ring;
+  int64_t size = 0, next = 0;
+  int64_t first = 0, count = 0; ///< Of the write that is being made.
+  std::deque<Open> open;        ///< Oldest first.
+  std::deque<Event> events;     // Addresses stay.
+  std::vector<Event *> unused;
+};
+
+} // namespace mgq::rt
+
+#endif // MGQ_RUNTIME_CUDA_STAGING_H

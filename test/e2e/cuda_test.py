@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""CUDA executables of one rank on the test device train as CPU executables do.
+
+Losses of ten steps within 1e-5, first gradients within 1e-4 of the CPU
+executable, for LoRA (a1), projection only (a2), a whole language model (a3),
+padded text (a5) and trained parts below frozen ones (a9), on instrumented twins
+that report races, leaks and accesses out of bounds. Evaluation, resume, dropout,
+loss scales, reports; and what is said where something is missing or fails.
+A sample of models runs by default, --full runs all.
+"""
+
+import json
+import os
+import subprocess
+
+import numpy as np
+import onnx
+from cuda import MODELS, CudaTest, fresh, write_data
+from harness import DATA, read_folder, read_log
+from onnx import TensorProto, helper, numpy_helper
+
+import mlp  # harness adds its folder to the path
+import st
+
+SAMPLE = ("a1", "a9")
+BATCH = 2  # micro-batches
+
+
+def check_models(test, models):
+    """Every model against the CPU executable."""
+    for model in models:
+        data = write_data(model, test.work / f"{model}.safetensors")
+        path, options = DATA / model / "model.onnx", (f"--micro-batches={BATCH}",)
+        cpu = test.compile(path, MODELS[model], *options, name=f"{model}-cpu")
+        cuda = test.compile_cuda(path, MODELS[model], *options, name=f"{model}-cuda")
+        clip = ("--max-grad-norm", 1)
+        right = test.train(cpu, data, *clip, name=f"{model}-cpu")
+        got = test.train_cuda(cuda, data, *clip, name=f"{model}-cuda")
+        test.check(right[0][0]["loss"] != right[0][-1]["loss"], f"{model}: trains")
+        test.check_close(model, got, right)
+
+
+class Small:
+    """A small model with dropout: what does not depend on models is tried on it."""
+
+    def __init__(self, test):
+        self.test, self.data = test, test.work / "mlp.data"
+        model = mlp.build(batch=2, blocks=2, dropout=0.25, length=6, vocabulary=16, width=8)
+        self.model = test.work / "mlp.onnx"
+        onnx.save(model, self.model)
+        st.write(self.data, mlp.data(12, batch=2, length=6))
+        self.cpu = test.compile(self.model, mlp.TRAINABLE, "--micro-batches=3", name="mlp-cpu")
+        self.cuda = test.compile_cuda(
+            self.model, mlp.TRAINABLE, "--micro-batches=3", name="mlp-cuda"
+        )
+
+    def both(self, *options, name):
+        right = self.test.train(self.cpu, self.data, *options, name=f"{name}-cpu")
+        got = self.test.train_cuda(self.cuda, self.data, *options, name=f"{name}-cuda")
+        return got, right
+
+    def fault(self, *options, executable=None, steps=10, **changes):
+        """Standard error and status of a run."""
+        done = subprocess.run(
+            [executable or self.cuda, "--data", self.data, "--steps", str(steps), *options],
+            capture_output=True, text=True, timeout=120, env=self.test.environment(**changes),
+        )  # fmt: skip
+        return done.stderr, done.returncode
+
+    def check_fault(self, what, expected, *options, status=1, **changes):
+        """A run ends with `status` and one line that has each text expected."""
+        text, code = self.fault(*options, **changes)
+        lines = [line for line in text.splitlines() if line.startswith("error: ")]
+        good = code == status and len(lines) == 1 and all(word in lines[0] for word in expected)
+        self.test.check(good, f"{what}: {lines or text}, status {code}")
+
+
+def check_training(small):
+    """Dropout, evaluation, norms, clipping, groups, tokens and micro-batch means."""
+    test = small.test
+    got, right = small.both(
+        "--eval-data", small.data, "--eval-steps", 4, "--max-grad-norm", 0.5,
+        "--no-decay=blocks.0.*", "--learning-rate-of=blocks.1.*=0.02", name="train",
+    )  # fmt: skip
+    test.check_close("dropout", got, right)
+    for key in ("eval_loss", "grad_norm"):
+        values = [(a[key], b[key]) for a, b in zip(got[0], right[0], strict=True) if key in b]
+        good = all(abs(a - b) <= 1e-5 * abs(b) for a, b in values)
+        test.check(good and len(values) == (3 if key == "eval_loss" else 10), key)
+    got, right = small.both("--loss-reduction=micro-batch", name="means")
+    test.check_close("means of micro-batches", got, right)
+    scaled = small.both("--loss-reduction=micro-batch", "--loss-scale=1024", name="scaled")
+    test.check_close("a loss scale", scaled[0], right)
+    same = all(np.array_equal(scaled[0][1][name], got[1][name]) for name in got[1])
+    test.check(same, "a loss scale that is a power of two changes no gradient")
+
+
+def check_resume(small):
+    """Going on from a checkpoint gives the bits of a run without interruption."""
+    test = small.test
+    options = ("--save-steps", 5, "--output-dir")
+    whole, part = test.work / "whole", test.work / "part"
+    test.train_cuda(small.cuda, small.data, *options, whole, name="whole")
+    resumed = ("--resume-from-checkpoint", whole / "checkpoint-5")
+    test.train_cuda(small.cuda, small.data, *options, part, *resumed, name="part")
+    last = read_folder(whole / "checkpoint-10")
+    test.check(len(last) == 3 and read_folder(part / "checkpoint-10") == last, "a resume")
+    whole_log, part_log = (read_log(test.work / f"{name}.jsonl") for name in ("whole", "part"))
+    test.check(whole_log[5:] == part_log, "the log of a resume")
+    # A checkpoint does not depend on the target.
+    right = test.train(small.cpu, small.data, *resumed, name="moved")
+    worst = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(right[0], part_log, strict=True))
+    test.check(worst <= 1e-5, f"a resume on the CPU: {worst:.1e}")
+
+
+def check_reports(small):
+    """Times are the device's; memory is the plan's."""
+    test = small.test
+    names = [test.work / f"{name}.json" for name in ("trace", "profile", "summary")]
+    options = [f"--{path.stem}={path}" for path in names]
+    test.train_cuda(small.cuda, small.data, *options, name="reports")
+    trace, profile, summary = (json.loads(path.read_text()) for path in names)
+    rank = summary["ranks"][0]
+    test.check(rank["peak_bytes"] == rank["planned_bytes"] > 0, "memory is the plan's")
+    layers = profile["ranks"][0]["layers"]
+    test.check(
+        all(layer["forward_seconds"] > 0 for layer in layers if layer["forward_flops"]),
+        "layers have times",
+    )
+    events = trace["traceEvents"] if isinstance(trace, dict) else trace
+    kinds = {event.get("cat") for event in events}
+    test.check({"forward", "backward", "optimizer"} <= kinds, f"events of {kinds}")
+
+
+def gather_model(path):
+    """loss = sum(table[ids + 3]): an index that only the kernel knows."""
+    nodes = [
+        helper.make_node("Add", ["ids", "three"], ["moved"], name="moved"),
+        helper.make_node("Gather", ["table", "moved"], ["rows"], name="/gather/rows"),
+        helper.make_node("ReduceSum", ["rows"], ["loss"], name="sum", keepdims=0),
+    ]
+    params = [
+        numpy_helper.from_array(np.ones((4, 3), np.float32), "table"),
+        numpy_helper.from_array(np.array(3, np.int64), "three"),
+    ]
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 2])]
+    loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "gather", inputs, [loss], params)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
+def check_index(test):
+    """An index out of range is said as by the CPU executable."""
+    model, data = test.work / "gather.onnx", test.work / "gather.data"
+    gather_model(model)
+    st.write(data, {"ids": np.array([[[0, 0]], [[0, 2]]], np.int64)})
+    texts = []
+    for compile, env in ((test.compile, None), (test.compile_cuda, test.environment())):
+        executable = compile(model, "table", name=f"gather-{len(texts)}")
+        done = subprocess.run(
+            [executable, "--data", data, "--steps", "4", "--shuffle", "off"],
+            capture_output=True, text=True, timeout=60, env=env,
+        )  # fmt: skip
+        texts.append((done.returncode, done.stderr.splitlines()[-1:]))
+    good = texts[0] == texts[1] and "index 5 is outside [0, 4)" in texts[1][1][0]
+    test.check(good, f"an index out of range: {texts}")
+
+
+def check_missing(small):
+    """What is missing is said, with what helps."""
+    test, device = small.test, small.test.args.device
+    empty, driver = fresh(test.work / "empty"), fresh(test.work / "driver")
+    (driver / "libcuda.so.1").symlink_to(device / "libcuda.so.1")
+    nowhere = {"CUDA_HOME": str(empty), "VIRTUAL_ENV": "", "CONDA_PREFIX": "", "HOME": str(empty)}
+    small.check_fault(
+        "no driver", ("cannot load libcuda.so.1: ", "needs its driver"),
+        LD_LIBRARY_PATH=str(empty), **nowhere,
+    )  # fmt: skip
+    small.check_fault(
+        "no cuBLASLt", ("cannot load libcublasLt.so.13: ", "pip install nvidia-cublas"),
+        LD_LIBRARY_PATH=str(driver), **nowhere,
+    )  # fmt: skip
+    small.check_fault(
+        "another architecture", ("has code for sm_80, GPU 0 (mgq test device 0 (sm_90)) is sm_90; "
+        "compile it with --gpu-arch=sm_90",), MGQ_FAKE_SM="90",
+    )  # fmt: skip
+    small.check_fault("no GPU", ("cuInit: no CUDA-capable device",), MGQ_FAKE_DEVICES="0")
+    small.check_fault(
+        "too little memory", ("the plan needs 288.", " of whose 200.00 MiB 200.00 MiB are free: 88.",
+        "--recompute=full"), MGQ_FAKE_MEMORY=str(200 << 20),
+    )  # fmt: skip
+    small.check_fault(
+        "a cache", ("not supported yet: --cache-frozen on a GPU",), "--cache-frozen=memory"
+    )
+    text, code = small.fault("--dry-run", LD_LIBRARY_PATH=str(empty), **nowhere)
+    good = code == 0 and "warning: cannot load libcuda.so.1" in text
+    test.check(good, f"a dry run without a driver warns: {text}")
+
+
+def check_failures(small):
+    """What fails is said with the call and the library's text; no file is half
+    written, nothing hangs."""
+    test = small.test
+    out = test.work / "failed"
+    illegal = "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"
+    cases = (
+        ("a kernel", "kernel:40:700", (illegal, "cu")),
+        ("a launch", "cuLaunchKernel:40:701", ("cuLaunchKernel: too many resources", "in layer")),
+        ("a product", "cublasLtMatmul:3:13", ("cublasLtMatmul: the program failed to execute "
+         "(CUBLAS_STATUS_EXECUTION_FAILED) (product of ", "in layer function")),
+        ("no algorithm", "cublasLtMatmulAlgoGetHeuristic:2:15", ("cublasLtMatmulAlgoGetHeuristic: ",)),
+        ("an upload", "cuMemcpyHtoDAsync:30:1", ("cuMemcpyHtoDAsync: invalid argument",)),
+        ("a download", "cuMemcpyDtoHAsync:9:1", ("cuMemcpyDtoHAsync: invalid argument",)),
+        ("memory", "cuMemAlloc:1:2", ("cuMemAlloc: out of memory",)),
+        ("a stream", "cuStreamCreate:1:2", ("cuStreamCreate: out of memory",)),
+        ("an image", "cuModuleLoadData:1:200", ("cuModuleLoadData: device kernel image is inv",)),
+    )  # fmt: skip
+    for what, failure, expected in cases:
+        fresh(out)
+        small.check_fault(
+            what, expected, "--output-dir", out, "--save-steps", "1", MGQ_FAKE_FAIL=failure
+        )
+        left = [path.name for path in out.iterdir() if not path.name.startswith("checkpoint-")]
+        whole = all(len(list(path.iterdir())) == 3 for path in out.iterdir())
+        test.check(not left and whole, f"{what}: no part of a checkpoint is left: {left}")
+
+
+def main():
+    os.environ.pop("LD_LIBRARY_PATH", None)
+    test = CudaTest("cuda", __doc__, flags=("full",))
+    check_models(test, MODELS if test.args.full else SAMPLE)
+    small = Small(test)
+    check_training(small)
+    check_resume(small)
+    check_reports(small)
+    check_index(test)
+    check_missing(small)
+    check_failures(small)
+    test.end()
+
+
+if __name__ == "__main__":
+    main()
