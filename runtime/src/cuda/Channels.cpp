@@ -29,8 +29,7 @@ static std::vector<int32_t> opsWith(const mgq_op *ops, int32_t count,
 
 /// Gives each message of a pair to the first channel that has both sides of it
 /// behind those that are there: as few channels as there can be.
-void ChannelPlan::planPair(const mgq_program &program, bool evaluates,
-                           int32_t from, int32_t to) {
+void ChannelPlan::planPair(bool evaluates, int32_t from, int32_t to) {
   StageOps &sender = stageOps(from, evaluates);
   StageOps &receiver = stageOps(to, evaluates);
   std::vector<int32_t> sends =
@@ -73,7 +72,7 @@ void ChannelPlan::plan(const mgq_program &program, bool evaluates) {
   for (int32_t from = 0; from < program.stages; ++from)
     for (int32_t to = 0; to < program.stages; ++to)
       if (from != to)
-        planPair(program, evaluates, from, to);
+        planPair(evaluates, from, to);
 }
 
 ChannelPlan::ChannelPlan(const mgq_program &program) {

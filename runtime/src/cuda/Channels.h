@@ -48,8 +48,7 @@ public:
 
 private:
   void plan(const mgq_program &program, bool evaluates);
-  void planPair(const mgq_program &program, bool evaluates, int32_t from,
-                int32_t to);
+  void planPair(bool evaluates, int32_t from, int32_t to);
 
   struct StageOps {
     const mgq_op *ops;
