@@ -55,7 +55,7 @@ struct Mpi : testing::Test {
 
 TEST_F(Mpi, MessagesArrive) {
   RunResult result = runToy(
-      dir, {"!mpirun", "-n", "2", "--bind-to", "none", MGQ_MPI_CHECK_PATH},
+      dir, {"!mpirun", "-n", "2", "--bind-to", "none", MGQ_PROCESS_CHECK_PATH},
       environment());
   EXPECT_EQ(result.status, 0) << result.error;
   EXPECT_EQ(result.output, "ok\n");
@@ -67,7 +67,7 @@ TEST_F(Mpi, StoppedRankIsMissed) {
     auto start = std::chrono::steady_clock::now();
     RunResult result = runToy(
         dir,
-        {"!mpirun", "-n", "4", "--bind-to", "none", MGQ_MPI_CHECK_PATH, how},
+        {"!mpirun", "-n", "4", "--bind-to", "none", MGQ_PROCESS_CHECK_PATH, how},
         environment());
     EXPECT_LT(std::chrono::steady_clock::now() - start,
               std::chrono::seconds(10));

@@ -2,10 +2,10 @@
 
 #include "runtime/src/local/Launch.h"
 #include "runtime/src/common/Trainer.h"
+#include "runtime/src/local/LaunchEnvironment.h"
 #include "runtime/src/local/LinkTransport.h"
 #include "runtime/src/local/Plugin.h"
 #include "runtime/src/local/ThreadTransport.h"
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <thread>
@@ -15,8 +15,9 @@ using namespace mgq::rt;
 
 // How long ranks may take to notice that another has failed: one kernel.
 static constexpr std::chrono::seconds grace{2};
-// How long a launcher may take to end the others.
-static constexpr unsigned launcherSeconds = 8;
+// How long the rank at fault, or its launcher, may take to end the others.
+static constexpr std::chrono::seconds peerTime{8};
+static constexpr std::chrono::milliseconds peerPause{10};
 
 int mgq::rt::reportFault(const char *text, int status) {
   printError("error: {}", text);
@@ -124,17 +125,28 @@ static int runThreads(const mgq_program &program, const Options &options,
                      std::max(1, outcomes[faulty].status));
 }
 
-static int runProcess(const mgq_program &program, const Options &options,
-                      int ranks, const std::optional<LinkModel> &link) {
-  mgq_transport *transport =
-      openPlugin("mpi", program.plugin_path, options.timeoutSeconds);
-  if (transport->size != ranks)
+/// Throws Error if there are not as many ranks as the program has.
+static void checkRanks(const mgq_program &program, int32_t launched) {
+  int32_t ranks = rankCount(program);
+  if (launched != ranks)
     fail("the program was compiled for {} rank{}, it was launched with {}",
-         ranks, ranks == 1 ? "" : "s", transport->size);
+         ranks, ranks == 1 ? "" : "s", launched);
+}
+
+static int runProcess(const mgq_program &program, const Options &options,
+                      const char *plugin,
+                      const std::optional<LinkModel> &link) {
+  mgq_transport *transport =
+      openPlugin(plugin, program.plugin_path, options.timeoutSeconds);
+  checkRanks(program, transport->size);
   Outcome outcome = runRank(program, options, *transport, link);
   if (!outcome.fault.empty()) {
-    // Another rank speaks, and its launcher ends this one.
-    sleep(launcherSeconds);
+    // Another rank tells this one, or its launcher ends it.
+    auto limit = std::chrono::steady_clock::now() + peerTime;
+    while (std::chrono::steady_clock::now() < limit &&
+           transport->wait(transport->self, -1, nullptr) == 0)
+      std::this_thread::sleep_for(peerPause);
+    transport->abort(transport->self, outcome.fault.c_str());
     _exit(1);
   }
   transport->close(transport->self);
@@ -144,13 +156,10 @@ static int runProcess(const mgq_program &program, const Options &options,
 int mgq::rt::launch(const mgq_program &program, const Options &options) {
   checkProgram(program);
   std::optional<LinkModel> link = linkOfEnvironment();
-  int ranks = rankCount(program);
-  const char *world = getenv("OMPI_COMM_WORLD_SIZE");
-  int launched = world ? atoi(world) : 0;
-  if (launched && launched != ranks)
-    fail("the program was compiled for {} rank{}, it was launched with {}",
-         ranks, ranks == 1 ? "" : "s", launched);
-  if (launched > 1)
-    return runProcess(program, options, ranks, link);
+  LaunchEnvironment launched = launchEnvironment();
+  if (launched.size)
+    checkRanks(program, launched.size);
+  if (launched.transport)
+    return runProcess(program, options, launched.transport, link);
   return runThreads(program, options, link);
 }

@@ -8,9 +8,9 @@
 
 namespace mgq::rt {
 
-/// Runs all ranks as threads of this process or, where mpirun started it, this
-/// process' rank. Prints a rank's fault as one line. Returns the exit status;
-/// throws Error before there are ranks.
+/// Runs all ranks as threads of this process or, where a launcher started it,
+/// this process' rank. Prints a rank's fault as one line. Returns the exit
+/// status; throws Error before there are ranks.
 int launch(const mgq_program &program, const Options &options);
 
 /// Prints "error: TEXT" and returns `status`.

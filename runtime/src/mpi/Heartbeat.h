@@ -1,76 +1,31 @@
-//===- Heartbeat.h - Which processes are alive ---------------------*- C++
+//===- Heartbeat.h - Beats between processes of mpirun -------------*- C++
 //-*-===//
-//
-// Now and then a process tells all others how long ago its rank called the
-// transport, and for whom the rank waits. One that waits is as alive as that
-// one, so whoever waits for it follows the chain: a rank behind a slow one is
-// not silent. Nobody passes on what it heard, or ranks that wait for each other
-// would keep each other alive by the time that messages take.
-//
-//===----------------------------------------------------------------------===//
 #ifndef MGQ_RUNTIME_MPI_HEARTBEAT_H
 #define MGQ_RUNTIME_MPI_HEARTBEAT_H
 
-#include <atomic>
-#include <chrono>
+#include "runtime/src/process/Liveness.h"
 #include <mpi.h>
-#include <vector>
 
 namespace mgq::mpi {
 
-using Clock = std::chrono::steady_clock;
-
+/// Sends what `liveness` has to tell. Used by the communication thread only.
 class Heartbeat {
 public:
-  /// `timeoutSeconds`: 0: none is ever sent.
-  explicit Heartbeat(double timeoutSeconds);
-
-  //===--- The rank's thread ---===//
-
-  /// The rank makes a call.
-  void noteCall() { lastCall = Clock::now().time_since_epoch().count(); }
-  /// The rank waits for `peer`: -1: nobody, everybody: for all.
-  void setWaitsFor(int peer) { waitsFor = peer; }
-  static constexpr int everybody = -2;
-  /// When `peer` was last alive, as far as this process knows: it, or one that
-  /// it waits for.
-  Clock::time_point lifeOf(int peer) const;
-
-  /// Who waits for whom at the end of the chain that begins with `waiting`.
-  void followWaits(int &waiting, int &awaited) const;
-
-  //===--- The communication thread ---===//
+  explicit Heartbeat(process::Liveness &liveness) : liveness(liveness) {}
 
   void start(int rank, int size);
-  /// How long until the next beat.
-  Clock::duration untilBeat() const;
   /// Beats if it is time; returns the code of a failed MPI call.
   int beat();
-  /// Takes what the others sent. Before the end.
-  int drain();
   void stop();
 
 private:
-  /// What a process tells.
-  struct Beat {
-    double age;   ///< Seconds since its last call.
-    int64_t peer; ///< For whom it waits.
-  };
-  /// What is known of a rank.
-  struct Life {
-    std::atomic<Clock::rep> call{0};
-    std::atomic<int> waitsFor{-1};
-  };
+  int drain();
 
-  std::atomic<Clock::rep> lastCall;
-  std::atomic<int> waitsFor{-1};
-  std::vector<Life> lives; ///< Of all ranks.
-  Clock::duration interval{0};
-  Clock::time_point next;
+  process::Liveness &liveness;
   int rank = 0, size = 1;
   MPI_Comm world = MPI_COMM_NULL;
   std::vector<MPI_Request> requests; ///< One to each rank.
-  std::vector<Beat> beats;           ///< What they send.
+  std::vector<process::Beat> beats;  ///< What they send.
 };
 
 } // namespace mgq::mpi

@@ -1,15 +1,19 @@
-//===- MpiCheck.cpp - Messages between processes --------------------------===//
+//===- ProcessCheck.cpp - Messages between processes ----------------------===//
 //
-// mpirun -n 2 mgq-rt-mpi-check [BYTES]: exercises the MPI transport, with one
-// message of BYTES at the end. Rank 0 prints "ok".
+// Two processes of mgq-rt-process-check [BYTES]: exercise the transport of
+// their launcher, with one message of BYTES at the end. Rank 0 prints "ok".
 //
-// mpirun -n 4 mgq-rt-mpi-check stop|chain: one rank stops, the others wait for
+// Four of mgq-rt-process-check stop|chain: one rank stops, the others wait for
 // it in a gather, or each for the next one, which must fail.
+//
+// Two of mgq-rt-process-check short|wide: the second expects fewer bytes, or
+// gathers more, than the first has.
 //
 //===----------------------------------------------------------------------===//
 
 #include "runtime/src/common/Group.h"
 #include "runtime/src/common/Trace.h"
+#include "runtime/src/local/LaunchEnvironment.h"
 #include "runtime/src/local/Plugin.h"
 #include <csignal>
 #include <cstdlib>
@@ -18,6 +22,11 @@
 #include <unistd.h>
 
 using namespace mgq::rt;
+
+static mgq_transport *connectRanks(double timeoutSeconds) {
+  return openPlugin(launchEnvironment().transport, MGQ_PLUGIN_FOLDER,
+                    timeoutSeconds);
+}
 
 static void require(bool condition, const char *what) {
   if (!condition)
@@ -107,7 +116,7 @@ static void large(Group &group, int64_t bytes) {
 
 /// The last rank stops; those that wait do not keep each other alive.
 static int waitForStopped(bool inChain) {
-  mgq_transport *transport = openPlugin("mpi", MGQ_PLUGIN_FOLDER, 1);
+  mgq_transport *transport = connectRanks(1);
   Group group(*transport);
   group.allGather(0);
   if (group.rank() == group.size() - 1)
@@ -124,13 +133,37 @@ static int waitForStopped(bool inChain) {
   return 0;
 }
 
+/// The two ranks do not agree on a message.
+static int disagree(bool gathers) {
+  mgq_transport *transport = connectRanks(30);
+  Group group(*transport);
+  std::vector<char> block(200000), all(500000);
+  int64_t bytes = group.rank() == 0 ? 200000 : 100000;
+  try {
+    if (gathers)
+      group.allGather(block.data(), bytes / 1000, all.data());
+    else if (group.rank() == 0)
+      group.sendNow(block.data(), bytes, 1, 12);
+    else
+      group.receiveNow(block.data(), bytes, 0, 12);
+    group.allGather(0);
+  } catch (const Error &error) {
+    transport->abort(transport->self, error.what());
+  }
+  return 0;
+}
+
 int main(int argc, char **argv) {
   try {
     if (argc > 1 && strcmp(argv[1], "stop") == 0)
       return waitForStopped(false);
     if (argc > 1 && strcmp(argv[1], "chain") == 0)
       return waitForStopped(true);
-    mgq_transport *transport = openPlugin("mpi", MGQ_PLUGIN_FOLDER, 30);
+    if (argc > 1 && strcmp(argv[1], "short") == 0)
+      return disagree(false);
+    if (argc > 1 && strcmp(argv[1], "wide") == 0)
+      return disagree(true);
+    mgq_transport *transport = connectRanks(30);
     Group group(*transport);
     exchange(group);
     poll(group);

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Processes that torchrun or Slurm started train as threads do.
+
+Model a1 on two stages and on two stages of two replicas, processes with the
+variables of these launchers: losses, gradients and checkpoints are the bits of
+threads. Then one of four ranks is killed: the others end within the timeout with
+a message that names it, and a resumed run equals an undisturbed one.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from harness import DATA, LORA, Test, read_folder, read_log
+
+STEPS = 40
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def variables(launcher, rank, ranks, port):
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    names = {
+        "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    }[launcher]
+    place.update(zip(names, (rank, ranks, rank)))
+    return {**os.environ, **{name: str(value) for name, value in place.items()}}
+
+
+def start(command, launcher, ranks):
+    port = free_port()
+    return [
+        subprocess.Popen(
+            [str(word) for word in command], env=variables(launcher, rank, ranks, port),
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+
+
+def end(processes):
+    """Exit statuses and errors."""
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    return [process.returncode for process in processes], errors
+
+
+class Runs:
+    def __init__(self, test):
+        self.test = test
+
+    def command(self, executable, name, *options, steps=STEPS):
+        folder = self.test.work / name
+        folder.mkdir(exist_ok=True)
+        return [
+            executable, "--data", DATA / "a1" / "inputs.safetensors", "--steps", steps,
+            "--learning-rate", 1e-2, "--max-grad-norm", 1, "--threads", 1, "--timeout", 10,
+            "--output-dir", folder / "out", "--log-file", folder / "log",
+            "--dump-gradients", folder / "gradients", *options,
+        ]  # fmt: skip
+
+    def results(self, name):
+        folder = self.test.work / name
+        log = read_log(folder / "log")
+        (folder / "log").unlink()
+        return log, read_folder(folder)
+
+    def check_same(self, executable, ranks, launchers):
+        self.test.run(*self.command(executable, f"threads-{ranks}"))
+        expected = self.results(f"threads-{ranks}")
+        self.test.check(len(expected[0]) == STEPS, f"{ranks} threads train")
+        for launcher in launchers:
+            name = f"{launcher}-{ranks}"
+            statuses, errors = end(start(self.command(executable, name), launcher, ranks))
+            self.test.check(not any(statuses), f"{name} statuses {statuses} {''.join(errors)}")
+            log, files = self.results(name)
+            self.test.check(log == expected[0], f"{name}: same losses and norms")
+            self.test.check(files == expected[1], f"{name}: same gradients and parameters")
+        return expected
+
+    def check_kill(self, executable, ranks, victim, expected):
+        """The gradients are of the first step: the resumed run writes others."""
+        options = ("--save-steps", 1, "--save-total-limit", 1)
+        command = self.command(executable, "killed", *options)
+        log = self.test.work / "killed" / "log"
+        processes = start(command, "torchrun", ranks)
+        limit = time.monotonic() + 60
+        while (not log.exists() or log.read_bytes().count(b"\n") < 5) and time.monotonic() < limit:
+            time.sleep(0.005)
+        processes[victim].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        statuses, errors = end(processes)
+        seconds = time.monotonic() - killed
+        self.test.check(seconds < 10, f"all ranks ended within {seconds:.1f} s")
+        self.test.check(statuses.pop(victim) == -signal.SIGKILL, "one was killed")
+        self.test.check(set(statuses) == {1}, f"the others ended with {statuses}")
+        errors.pop(victim)
+        named = [f"has lost rank {victim}: its process has ended" in text for text in errors]
+        self.test.check(all(named), f"each says which: {errors[0].strip()}")
+        self.test.check(log.read_bytes().count(b"\n") < STEPS, "before the end")
+        again = start([*command, "--resume-from-checkpoint", "latest"], "torchrun", ranks)
+        statuses, errors = end(again)
+        self.test.check(not any(statuses), f"resumed {statuses} {''.join(errors)}")
+        self.test.check(read_log(log) == expected[0], "same losses and norms after it")
+        last = f"checkpoint-{STEPS}/model.safetensors"
+        path = self.test.work / "killed" / "out" / last
+        self.test.check(path.read_bytes() == expected[1][f"out/{last}"], "same parameters")
+
+
+def main():
+    test = Test("tcp", __doc__)
+    runs = Runs(test)
+    model = DATA / "a1" / "model.onnx"
+    two = test.compile(model, LORA, "--stages=2", "--micro-batches=4", name="two")
+    runs.check_same(two, 2, ("torchrun", "slurm"))
+    four = test.compile(
+        model, LORA, "--stages=2", "--replicas=2", "--micro-batches=2", name="four"
+    )
+    expected = runs.check_same(four, 4, ("torchrun",))
+    runs.check_kill(four, 4, 2, expected)
+    shutil.rmtree(test.work / "killed")
+    test.end()
+
+
+if __name__ == "__main__":
+    main()
