@@ -324,6 +324,11 @@ llvm::GlobalVariable *TableWriter::program(bool isStart) {
   };
 
   Prefix prefix = frozenPrefix();
+  // What enqueues work on a device needs one, which has norms of its own.
+  auto kernels = module.lookupSymbol<ModuleOp>("kernels");
+  bool isCuda = kernels.lookupSymbol("cuda") != nullptr;
+  Constant *norm = isCuda ? make.null() : make.function("mgq_sq_norm");
+  Constant *open = isCuda ? make.function("mgq_open_cuda_device") : make.null();
   Constant *table =
       make.record({make.i32(MGQ_ABI_VERSION),
                    make.string(MGQ_VERSION),
@@ -362,9 +367,9 @@ llvm::GlobalVariable *TableWriter::program(bool isStart) {
                    shared.variants,
                    make.i32(programs.size() > 1 ? programs.size() : 0),
                    make.function("mgq_adamw"),
-                   make.function("mgq_sq_norm"),
+                   norm,
                    make.function("mgq_accumulate"),
-                   /*open_device=*/make.null()});
+                   open});
   return new llvm::GlobalVariable(target, table->getType(), /*isConstant=*/true,
                                   isStart ? llvm::GlobalValue::ExternalLinkage
                                           : llvm::GlobalValue::PrivateLinkage,

@@ -147,7 +147,8 @@ struct FlatProgram {
                         1,
                         0,
                         nullptr});
-      places.push_back({param, -1, at, at + bytes, at + 2 * bytes, at + 3 * bytes});
+      places.push_back(
+          {param, -1, at, at + bytes, at + 2 * bytes, at + 3 * bytes});
       uses.push_back({param, at + bytes});
       grads.push_back(
           {param, 0, 0, {MGQ_SPACE_ARENA, 0, at + 4 * bytes}, at + bytes});
