@@ -396,11 +396,11 @@ void Kernels::checkIndices(gpu::GPUFuncOp kernel) {
   MLIRContext *context = module.getContext();
   Type pointer = LLVM::LLVMPointerType::get(context);
   unsigned last = kernel.getFunctionType().getNumInputs();
-  Value record =
-      kernel.getBody().front().insertArgument(last, pointer, kernel.getLoc());
-  SmallVector<Type> types(kernel.getFunctionType().getInputs());
-  types.push_back(pointer);
-  kernel.setFunctionType(FunctionType::get(context, types, {}));
+  bool isInserted = succeeded(
+      kernel.insertArgument(last, pointer, DictionaryAttr(), kernel.getLoc()));
+  assert(isInserted && "a kernel takes any type");
+  (void)isInserted;
+  Value record = kernel.getArgument(last);
   kernel->setAttr(kReportsAttr, UnitAttr::get(context));
   for (func::CallOp call : calls) {
     OpBuilder b(call);
