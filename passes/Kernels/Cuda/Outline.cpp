@@ -396,10 +396,8 @@ void Kernels::checkIndices(gpu::GPUFuncOp kernel) {
   MLIRContext *context = module.getContext();
   Type pointer = LLVM::LLVMPointerType::get(context);
   unsigned last = kernel.getFunctionType().getNumInputs();
-  bool isInserted = succeeded(
-      kernel.insertArgument(last, pointer, DictionaryAttr(), kernel.getLoc()));
-  assert(isInserted && "a kernel takes any type");
-  (void)isInserted;
+  if (failed(kernel.insertArgument(last, pointer, {}, kernel.getLoc())))
+    llvm_unreachable("a kernel takes any parameters");
   Value record = kernel.getArgument(last);
   kernel->setAttr(kReportsAttr, UnitAttr::get(context));
   for (func::CallOp call : calls) {
