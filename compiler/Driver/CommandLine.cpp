@@ -197,7 +197,6 @@ static ExitStatus checkFlags(const Flags &flags) {
   };
   // A plan needs no code for what it plans.
   bool hasPlan = flags.plan.getNumOccurrences() != 0;
-  auto all = [](ArrayRef<StringRef> words) { return words; };
   const Word words[] = {{flags.target, targets, targets},
                         {flags.cpu, cpus, cpus},
                         {flags.schedule, schedules, schedules},

@@ -6,6 +6,7 @@
 
 #include "compiler/Driver/RankTables.h"
 
+#include "compiler/Driver/Tables.h"
 #include "dialects/NN/NNPhases.h"
 #include "passes/Pipe/PlanModel.h"
 #include "runtime/include/rt.h"

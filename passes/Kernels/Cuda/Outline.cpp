@@ -396,11 +396,9 @@ void Kernels::checkIndices(gpu::GPUFuncOp kernel) {
   MLIRContext *context = module.getContext();
   Type pointer = LLVM::LLVMPointerType::get(context);
   unsigned last = kernel.getFunctionType().getNumInputs();
-  Value record =
-      kernel.getBody().front().insertArgument(last, pointer, kernel.getLoc());
-  SmallVector<Type> types(kernel.getFunctionType().getInputs());
-  types.push_back(pointer);
-  kernel.setFunctionType(FunctionType::get(context, types, {}));
+  if (failed(kernel.insertArgument(last, pointer, {}, kernel.getLoc())))
+    llvm_unreachable("a kernel takes any parameters");
+  Value record = kernel.getArgument(last);
   kernel->setAttr(kReportsAttr, UnitAttr::get(context));
   for (func::CallOp call : calls) {
     OpBuilder b(call);

@@ -441,6 +441,7 @@ void Trainer::save() {
 }
 
 void Trainer::finish() {
+  arena->device().synchronize(); // Of the last update.
   arena->samplePeak();
   if (orders.save && savedStep != state.step)
     save();

@@ -188,6 +188,7 @@ void CudaDevice::readNow(void *to, const void *from, int64_t bytes) {
 }
 
 void CudaDevice::synchronize() {
+  leaveCall(running);
   checks.enqueueRead(compute);
   done.record(compute);
   await(done);
@@ -251,7 +252,6 @@ extern "C" void mgq_cuda_matmul(const mgq_cuda_product *product, const void *a,
 
 void CudaDevice::scale(float *values, double factor, int64_t count) {
   mgq_cuda_scale(values, factor, count);
-  leaveCall("mgq_cuda_scale");
 }
 
 void CudaDevice::ensureNorms(const std::vector<Values> &arrays) {
@@ -276,7 +276,6 @@ void CudaDevice::squaredNorms(const std::vector<Values> &arrays, double *sums) {
   auto *own = norms->as<double>();
   for (size_t i = 0; i < arrays.size(); ++i)
     mgq_cuda_sq_norm(own + i, own + normArrays, arrays[i].at, arrays[i].count);
-  leaveCall("mgq_cuda_sq_norm");
   read(sums, own, static_cast<int64_t>(arrays.size() * sizeof(double)));
 }
 

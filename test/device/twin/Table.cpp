@@ -139,10 +139,13 @@ Constant *TableBuilder::variable(GlobalVariable &variable) {
 void mgq::twin::addTable(Module &module, const Facts &facts, bool checked) {
   TableBuilder builder(module);
   SmallVector<Constant *> kernels, variables;
+  SmallVector<GlobalVariable *> own; // The table adds more.
   for (GlobalVariable &variable : module.globals())
     if (!variable.isDeclaration() && !variable.isThreadLocal() &&
         !variable.getName().starts_with("llvm."))
-      variables.push_back(builder.variable(variable));
+      own.push_back(&variable);
+  for (GlobalVariable *variable : own)
+    variables.push_back(builder.variable(*variable));
   for (const Kernel &kernel : facts.kernels)
     kernels.push_back(builder.kernel(kernel, facts.sharedBytes));
   builder.global(
