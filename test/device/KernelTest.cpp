@@ -251,6 +251,11 @@ TEST_F(Kernels, MissingWarpBarrierIsReported) {
   EXPECT_THAT(wrong.output, HasSubstr("kernel within_warp: race"));
   Result right = fault("within_warp", {"N=1"});
   EXPECT_EQ(right.status, 0) << right.output;
+  Result many = fault("read_by_warp", {"N=0"});
+  EXPECT_EQ(many.status, faultStatus);
+  EXPECT_THAT(many.output, HasSubstr("kernel read_by_warp: race"));
+  EXPECT_THAT(many.output, HasSubstr("which several threads reads"));
+  EXPECT_EQ(fault("read_by_warp", {"N=1"}).output, "status 0\n");
 }
 
 TEST_F(Kernels, OutOfBoundsEndsTheKernel) {

@@ -219,7 +219,7 @@ static std::string triple(int64_t x, int64_t y, int64_t z) {
 }
 
 std::string Block::threadName(uint32_t thread) const {
-  if (thread == Moment::ManyThreads)
+  if (thread & Moment::ManyOfWarp)
     return "several threads";
   int64_t x = shape.block[0], y = shape.block[1];
   return "thread " + triple(thread % x, thread / x % y, thread / x / y);

@@ -5,6 +5,11 @@
 
 using namespace mgq::device;
 
+/// Of one thread, or of several of one warp.
+static int warpOf(const Moment &moment) {
+  return (moment.thread & ~Moment::ManyOfWarp) / 32;
+}
+
 /// Whether all of `before` has happened before `now`.
 static bool isOrdered(const Moment &before, const Moment &now) {
   if (before.block != now.block)
@@ -12,8 +17,7 @@ static bool isOrdered(const Moment &before, const Moment &now) {
   if (before.thread == now.thread || before.epoch != now.epoch)
     return true;
   return before.thread != Moment::ManyThreads &&
-         before.thread / 32 == now.thread / 32 &&
-         before.warpEpoch != now.warpEpoch;
+         warpOf(before) == warpOf(now) && before.warpEpoch != now.warpEpoch;
 }
 
 KernelShadow::Page &KernelShadow::find(uintptr_t number) {
@@ -68,7 +72,11 @@ Hazard KernelShadow::enterCell(Cell &cell, mgq_twin_access_kind kind,
   // Readers that this one does not follow are kept together with it.
   Moment reader = now;
   if (read && !isOrdered(cell.read, now)) {
-    reader.thread = Moment::ManyThreads;
+    bool sameWarp = cell.read.thread != Moment::ManyThreads &&
+                    cell.read.block == now.block &&
+                    warpOf(cell.read) == warpOf(now);
+    reader.thread =
+        sameWarp ? now.thread | Moment::ManyOfWarp : Moment::ManyThreads;
     if (cell.read.block != now.block)
       reader.block = Moment::ManyBlocks;
   }

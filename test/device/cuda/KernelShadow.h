@@ -16,7 +16,8 @@ namespace mgq::device {
 struct Moment {
   static constexpr uint32_t ManyBlocks = ~0u;
   static constexpr uint16_t ManyThreads = 0xffff;
-  uint32_t block;     ///< In the grid.
+  static constexpr uint16_t ManyOfWarp = 0x8000; ///< A bit: of its warp.
+  uint32_t block;                                ///< In the grid.
   uint32_t epoch;     ///< Barriers that the block has passed.
   uint16_t thread;    ///< In the block.
   uint16_t warpEpoch; ///< Barriers that the warp has passed, modulo 2^16.

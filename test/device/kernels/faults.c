@@ -132,6 +132,20 @@ KERNEL within_warp(const float *x, float *y, float a, int n) {
   y[THREAD] = twice[THREAD ^ 1];
 }
 
+/* The threads of a warp read what one of them then writes; n: with a barrier. */
+KERNEL read_by_warp(const float *x, float *y, float a, int n) {
+  int first = THREAD & ~31;
+  float one;
+  twice[THREAD] = x[THREAD];
+  __nvvm_bar_warp_sync(-1);
+  one = twice[first];
+  if (n)
+    __nvvm_bar_warp_sync(-1);
+  if (THREAD == first)
+    twice[first] = one + a;
+  y[THREAD] = one;
+}
+
 /* Threads wait for each other by turns: no one ends. */
 KERNEL too_few(const float *x, float *y, float a, int n) {
   if (THREAD < 33)
