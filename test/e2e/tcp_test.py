@@ -7,49 +7,14 @@ threads. Then one of four ranks is killed: the others end within the timeout wit
 a message that names it, and a resumed run equals an undisturbed one.
 """
 
-import os
 import shutil
 import signal
-import socket
-import subprocess
 import time
 
 from harness import DATA, LORA, Test, read_folder, read_log
+from launch import end, start
 
 STEPS = 40
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
-
-
-def variables(launcher, rank, ranks, port):
-    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    names = {
-        "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    }[launcher]
-    place.update(zip(names, (rank, ranks, rank)))
-    return {**os.environ, **{name: str(value) for name, value in place.items()}}
-
-
-def start(command, launcher, ranks):
-    port = free_port()
-    return [
-        subprocess.Popen(
-            [str(word) for word in command], env=variables(launcher, rank, ranks, port),
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
-
-
-def end(processes):
-    """Exit statuses and errors."""
-    errors = [process.communicate(timeout=60)[1] for process in processes]
-    return [process.returncode for process in processes], errors
 
 
 class Runs:
@@ -78,7 +43,7 @@ class Runs:
         self.test.check(len(expected[0]) == STEPS, f"{ranks} threads train")
         for launcher in launchers:
             name = f"{launcher}-{ranks}"
-            statuses, errors = end(start(self.command(executable, name), launcher, ranks))
+            statuses, errors = end(start([self.command(executable, name)] * ranks, launcher))
             self.test.check(not any(statuses), f"{name} statuses {statuses} {''.join(errors)}")
             log, files = self.results(name)
             self.test.check(log == expected[0], f"{name}: same losses and norms")
@@ -90,7 +55,7 @@ class Runs:
         options = ("--save-steps", 1, "--save-total-limit", 1)
         command = self.command(executable, "killed", *options)
         log = self.test.work / "killed" / "log"
-        processes = start(command, "torchrun", ranks)
+        processes = start([command] * ranks)
         limit = time.monotonic() + 60
         while (not log.exists() or log.read_bytes().count(b"\n") < 5) and time.monotonic() < limit:
             time.sleep(0.005)
@@ -105,8 +70,8 @@ class Runs:
         named = [f"has lost rank {victim}: its process has ended" in text for text in errors]
         self.test.check(all(named), f"each says which: {errors[0].strip()}")
         self.test.check(log.read_bytes().count(b"\n") < STEPS, "before the end")
-        again = start([*command, "--resume-from-checkpoint", "latest"], "torchrun", ranks)
-        statuses, errors = end(again)
+        again = [*command, "--resume-from-checkpoint", "latest"]
+        statuses, errors = end(start([again] * ranks))
         self.test.check(not any(statuses), f"resumed {statuses} {''.join(errors)}")
         self.test.check(read_log(log) == expected[0], "same losses and norms after it")
         last = f"checkpoint-{STEPS}/model.safetensors"

@@ -86,6 +86,7 @@ public:
                                             const Bucket &) override {
     return nullptr;
   }
+  void connect() override {}
   void end() override {}
   int32_t mark() override { return 0; }
   double secondsAt(int32_t) override { return 0; }

@@ -67,8 +67,9 @@ public:
     if (!path.empty() && !kept)
       llvm::sys::fs::remove(path);
   }
-  llvm::Error create(const llvm::Twine &keep, StringRef suffix) {
-    if (!keep.isTriviallyEmpty()) {
+  /// `keep`: the name without suffix under which it stays; empty: none.
+  llvm::Error create(StringRef keep, StringRef suffix) {
+    if (!keep.empty()) {
       path = (keep + "." + suffix).str();
       kept = true;
       return llvm::Error::success();

@@ -56,6 +56,10 @@ public:
   virtual std::unique_ptr<Collective> makeAllReduce(const RankView &view,
                                                     const Bucket &bucket) = 0;
 
+  /// All ranks at once, before the first message or sum begins: opens what they
+  /// go over.
+  virtual void connect() = 0;
+
   /// Before anything that was made with it goes: waits for what is enqueued,
   /// but not for long. After a fault, or when that has not helped, nothing is
   /// given back any more.

@@ -36,9 +36,24 @@ bool MessageSet::done() {
 static constexpr int64_t lineElements = 16; // 64 bytes.
 static constexpr int64_t pieceElements = 1 << 16;
 
-/// `count` up to whole lines: kernels may count on alignment.
-static int64_t wholeLines(int64_t count) {
+int64_t SumRounds::wholeLines(int64_t count) {
   return (count + lineElements - 1) / lineElements * lineElements;
+}
+
+SumRounds::SumRounds(const Bucket &bucket, int32_t replicas)
+    : count(bucket.op->bytes / 4), replicas(replicas) {
+  if (replicas == 1 || !count)
+    return;
+  mostShard = bucket.op->room_bytes / (replicas - 1) / 4;
+  mostShard -= mostShard % lineElements;
+  if (mostShard <= 0 || !bucket.room)
+    fail("the program's tables are damaged: {} bytes for exchanges",
+         bucket.op->room_bytes);
+}
+
+void SumRounds::start(int64_t left) {
+  size = std::min(left, mostShard * replicas);
+  shardSize = std::min(wholeLines((size + replicas - 1) / replicas), mostShard);
 }
 
 namespace {
@@ -55,14 +70,6 @@ public:
   int64_t sentBytes() const override { return messages.sentBytes(); }
 
 private:
-  /// Elements of the running round: all shards have the same size but the last
-  /// ones, which may be empty.
-  int64_t beginOf(int32_t replica) const {
-    return std::min(roundSize, shardSize * replica);
-  }
-  int64_t sizeOf(int32_t replica) const {
-    return beginOf(replica + 1) - beginOf(replica);
-  }
   float *round() const { return bucket.values + at; }
   void scatter();
   void gather();
@@ -70,50 +77,39 @@ private:
 
   const RankView &view;
   Bucket bucket;
-  int64_t count, mostShard = 0; ///< Elements.
+  SumRounds rounds;
   MessageSet messages;
-  int64_t at = 0, roundSize = 0, shardSize = 0;
+  int64_t at = 0;       ///< Where the running round begins.
   bool gathers = false; ///< Sums come back; else shards go to their owners.
 };
 } // namespace
 
 DenseAllReduce::DenseAllReduce(const RankView &view, const Bucket &bucket,
                                Group &group, HiddenTime *times)
-    : view(view), bucket(bucket), count(bucket.op->bytes / 4),
-      messages(group, 2 * view.program.replicas, times) {
-  int64_t others = view.program.replicas - 1;
-  if (!others || !count)
-    return;
-  mostShard = bucket.op->room_bytes / others / 4;
-  mostShard -= mostShard % lineElements;
-  if (mostShard <= 0 || !bucket.room)
-    fail("the program's tables are damaged: {} bytes for exchanges",
-         bucket.op->room_bytes);
-}
+    : view(view), bucket(bucket), rounds(bucket, view.program.replicas),
+      messages(group, 2 * view.program.replicas, times) {}
 
 void DenseAllReduce::begin() {
   at = 0;
-  roundSize = 0;
+  rounds.size = 0;
   gathers = false;
-  if (view.program.replicas > 1 && count)
+  if (view.program.replicas > 1 && rounds.count)
     scatter();
 }
 
 /// Sends each other replica its shard of the next round.
 void DenseAllReduce::scatter() {
   int32_t replicas = view.program.replicas, me = view.replica;
-  roundSize = std::min(count - at, mostShard * replicas);
-  shardSize =
-      std::min(wholeLines((roundSize + replicas - 1) / replicas), mostShard);
+  rounds.start(rounds.count - at);
   std::byte *to = bucket.room;
   for (int32_t r = 0; r < replicas; ++r) {
     if (r == me)
       continue;
-    messages.receive(to, sizeOf(me) * 4, view.rankOfReplica(r),
+    messages.receive(to, rounds.sizeOf(me) * 4, view.rankOfReplica(r),
                      bucket.firstTag);
-    to += wholeLines(sizeOf(me)) * 4;
-    messages.send(round() + beginOf(r), sizeOf(r) * 4, view.rankOfReplica(r),
-                  bucket.firstTag);
+    to += SumRounds::wholeLines(rounds.sizeOf(me)) * 4;
+    messages.send(round() + rounds.beginOf(r), rounds.sizeOf(r) * 4,
+                  view.rankOfReplica(r), bucket.firstTag);
   }
 }
 
@@ -123,23 +119,24 @@ void DenseAllReduce::gather() {
   for (int32_t r = 0; r < view.program.replicas; ++r) {
     if (r == me)
       continue;
-    messages.receive(round() + beginOf(r), sizeOf(r) * 4, view.rankOfReplica(r),
-                     bucket.firstTag + 1);
-    messages.send(round() + beginOf(me), sizeOf(me) * 4, view.rankOfReplica(r),
-                  bucket.firstTag + 1);
+    messages.receive(round() + rounds.beginOf(r), rounds.sizeOf(r) * 4,
+                     view.rankOfReplica(r), bucket.firstTag + 1);
+    messages.send(round() + rounds.beginOf(me), rounds.sizeOf(me) * 4,
+                  view.rankOfReplica(r), bucket.firstTag + 1);
   }
 }
 
 bool DenseAllReduce::advance() {
   while (messages.done()) {
-    if (roundSize && !gathers) {
-      addShards(round() + beginOf(view.replica), sizeOf(view.replica));
+    if (rounds.size && !gathers) {
+      addShards(round() + rounds.beginOf(view.replica),
+                rounds.sizeOf(view.replica));
       gathers = true;
       gather();
       continue;
     }
-    at += roundSize;
-    if (at == count || view.program.replicas == 1)
+    at += rounds.size;
+    if (at == rounds.count || view.program.replicas == 1)
       return true;
     gathers = false;
     scatter();
@@ -160,7 +157,7 @@ void DenseAllReduce::addShards(float *own, int64_t size) {
   };
   if (!size)
     return;
-  int64_t stride = wholeLines(size);
+  int64_t stride = SumRounds::wholeLines(size);
   if (view.replica > 0) {
     for (int32_t r = 1; r < view.replica; ++r)
       add(shards, shards + r * stride);

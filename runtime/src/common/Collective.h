@@ -13,6 +13,7 @@
 #include "runtime/src/common/Group.h"
 #include "runtime/src/common/HiddenTime.h"
 #include "runtime/src/common/Program.h"
+#include <algorithm>
 #include <memory>
 
 namespace mgq::rt {
@@ -75,9 +76,35 @@ struct Bucket {
   int32_t firstTag; ///< Two tags are this bucket's own.
 };
 
-/// Sums f32 values in the order of replicas. Work is cut into rounds that fit
-/// the room; in a round each replica owns a shard, gets the others' values of
-/// it, adds them in order and sends the sums back. So every element is
+/// How a sum over replicas is cut, in elements: rounds that fit the room; in a
+/// round each replica owns a shard, gets the others' values of it, adds them in
+/// order and sends the sums back. All shards of a round have the same size but
+/// the last ones, which may be empty.
+class SumRounds {
+public:
+  /// Throws Error if there is no room.
+  SumRounds(const Bucket &bucket, int32_t replicas);
+
+  /// The next round, of `left` elements.
+  void start(int64_t left);
+  int64_t beginOf(int32_t replica) const {
+    return std::min(size, shardSize * replica);
+  }
+  int64_t sizeOf(int32_t replica) const {
+    return beginOf(replica + 1) - beginOf(replica);
+  }
+  /// `count` up to whole lines of 64 bytes, which kernels may count on.
+  static int64_t wholeLines(int64_t count);
+
+  const int64_t count; ///< Of the bucket.
+  int64_t size = 0;    ///< Of the round.
+
+private:
+  int32_t replicas;
+  int64_t mostShard = 0, shardSize = 0;
+};
+
+/// Sums f32 values in the order of replicas: every element is
 /// ((v0 + v1) + v2) + ..., however it is cut. Throws Error if there is no room.
 std::unique_ptr<Collective> makeDenseAllReduce(const RankView &view,
                                                const Bucket &bucket,

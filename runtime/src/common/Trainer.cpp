@@ -51,6 +51,8 @@ void Trainer::setUp() {
   resume();
   if (options.dryRun)
     return;
+  if (accelerator)
+    accelerator->connect();
   group.agree([&] {
     variants->now().executor.runPrepareFrozen();
     variants->now().executor.prepareShards();

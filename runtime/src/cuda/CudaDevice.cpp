@@ -49,7 +49,8 @@ static size_t mostParameters() {
 CudaDevice::CudaDevice(const mgq_device_request &request)
     : group(*request.group),
       context(request.place, request.ranksHere, request.group->inProcess()),
-      module(context),
+      module(context), target(compute), network(*request.program, group),
+      sums(*this, network),
       staging(compute, [this](CUevent event) { await(event); }),
       checks(
           functionCount(
@@ -62,19 +63,27 @@ CudaDevice::CudaDevice(const mgq_device_request &request)
 
 CudaDevice::~CudaDevice() { currentDevice = nullptr; }
 
-/// Whether the GPU gets done in time.
-bool CudaDevice::drain() {
+/// Waits until the GPU is done, but not for long.
+CUresult CudaDevice::drain() {
   double end = secondsNow() + drainSeconds;
   CUresult status = cuTry(cuEventRecord, done, compute);
   if (status != CUDA_SUCCESS)
-    return false;
+    return status;
   while ((status = cuTry(cuEventQuery, done)) == CUDA_ERROR_NOT_READY &&
          secondsNow() < end)
     usleep(50);
-  return status == CUDA_SUCCESS;
+  return status;
 }
 
-void CudaDevice::end() { isAbandoned() = !drain(); }
+/// After a fault of another rank messages never end.
+void CudaDevice::end() {
+  CUresult status = drain();
+  if (status == CUDA_ERROR_NOT_READY) {
+    network.abort();
+    status = drain();
+  }
+  isAbandoned() = status != CUDA_SUCCESS;
+}
 
 void CudaDevice::failDevice(const char *call, CUresult status) const {
   fail("{}: {}; the fault lies in what {} has enqueued, or earlier", call,
@@ -88,8 +97,10 @@ void CudaDevice::await(CUevent event) {
       return;
     if (status != CUDA_ERROR_NOT_READY)
       failDevice("cuEventQuery", status);
-    if (turn % 16 == 0)
+    if (turn % 16 == 0) {
       group.pulse();
+      network.check();
+    }
     if (turn < 64)
       sched_yield();
     else
@@ -142,7 +153,7 @@ void CudaDevice::freeHost(void *memory) { cuGiveBack(cuMemFreeHost, memory); }
 void CudaDevice::copy(void *to, const void *from, int64_t bytes) {
   if (bytes)
     cuCall(cuMemcpyDtoDAsync, addressOf(to), addressOf(from),
-           static_cast<size_t>(bytes), compute);
+           static_cast<size_t>(bytes), target);
 }
 
 void CudaDevice::zero(void *to, int64_t bytes) {
@@ -200,7 +211,7 @@ void CudaDevice::launch(int32_t kernel, int64_t blocks, void *const *params) {
       fail("{} blocks", blocks);
     cuCall(cuLaunchKernel, module.function(kernel),
            static_cast<unsigned>(blocks), 1, 1,
-           static_cast<unsigned>(entry.threads), 1, 1, 0, compute,
+           static_cast<unsigned>(entry.threads), 1, 1, 0, target,
            parameters.data(), nullptr);
   } catch (const std::exception &error) {
     fault = fmt::format("{} (kernel {})", error.what(), entry.name);
@@ -212,7 +223,7 @@ void CudaDevice::multiply(const mgq_cuda_product &product, const void *a,
   if (!fault.empty())
     return;
   try {
-    blas.run(product, a, b, c, compute);
+    blas.run(product, a, b, c, target);
   } catch (const std::exception &error) {
     fault = error.what();
   }
@@ -275,12 +286,16 @@ void CudaDevice::squaredNorms(const std::vector<Values> &arrays, double *sums) {
 std::unique_ptr<DeviceMessages> CudaDevice::makeMessages(const RankView &view,
                                                          const mgq_op *ops,
                                                          int32_t count) {
-  return makeLocalMessages(*this, view, ops, count);
+  return makeDeviceMessages(*this, network, view, ops, count);
 }
 
-std::unique_ptr<Collective> CudaDevice::makeAllReduce(const RankView &,
-                                                      const Bucket &) {
-  fail("not supported yet: replicas on GPUs; supported: --replicas=1");
+std::unique_ptr<Collective> CudaDevice::makeAllReduce(const RankView &view,
+                                                      const Bucket &bucket) {
+  return sums.add(view, bucket);
+}
+
+void CudaDevice::connect() {
+  network.connect([this](CUevent event) { await(event); });
 }
 
 //===----------------------------------------------------------------------===//

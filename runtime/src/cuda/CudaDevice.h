@@ -11,11 +11,14 @@
 #define MGQ_RUNTIME_CUDA_CUDADEVICE_H
 
 #include "runtime/src/common/Accelerator.h"
+#include "runtime/src/cuda/AllReduce.h"
 #include "runtime/src/cuda/Blas.h"
 #include "runtime/src/cuda/Checks.h"
 #include "runtime/src/cuda/Context.h"
+#include "runtime/src/cuda/Network.h"
 #include "runtime/src/cuda/Staging.h"
 #include <optional>
+#include <utility>
 
 namespace mgq::rt {
 
@@ -48,6 +51,7 @@ public:
   makeMessages(const RankView &view, const mgq_op *ops, int32_t count) override;
   std::unique_ptr<Collective> makeAllReduce(const RankView &view,
                                             const Bucket &bucket) override;
+  void connect() override;
   int32_t mark() override;
   double secondsAt(int32_t mark) override;
   void clearMarks() override;
@@ -60,7 +64,9 @@ public:
 
   // For messages.
   CUstream stream() const { return compute; }
-  Group &peers() const { return group; }
+  /// Where layer functions and copies are enqueued from here on; returns where
+  /// they were.
+  CUstream enqueueOn(CUstream stream) { return std::exchange(target, stream); }
   /// Polls until the event has happened. Throws a fault of the device.
   void await(CUevent event);
 
@@ -71,13 +77,16 @@ protected:
 private:
   [[noreturn]] void failDevice(const char *call, CUresult status) const;
   void ensureNorms(const std::vector<Values> &arrays);
-  bool drain();
+  CUresult drain();
 
   Group &group;
   Context context;
   Module module;
   Blas blas;
   Stream compute;
+  CUstream target; ///< See enqueueOn().
+  Network network;
+  DeviceSums sums;
   Event done; ///< Of synchronize() and readNow().
   Staging staging;
   Checks checks;

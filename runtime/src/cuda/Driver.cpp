@@ -2,6 +2,7 @@
 
 #include "runtime/src/cuda/Driver.h"
 #include "runtime/src/common/Error.h"
+#include <cstdlib>
 
 using namespace mgq::rt;
 
@@ -13,6 +14,9 @@ static constexpr LibraryPlace place = {
     "the program runs on an NVIDIA GPU and needs its driver"};
 
 Driver::Driver() : library(place) {
+  // Streams that share a queue of the GPU wait for each other. Messages wait
+  // for other ranks, so each stream should have its own.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 #define MGQ_FIND_NAMED(name, text) library.find(name, text);
 #define MGQ_FIND(name) MGQ_FIND_NAMED(name, MGQ_TEXT(name))
 #define MGQ_TEXT(name) #name

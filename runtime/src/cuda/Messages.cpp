@@ -6,18 +6,28 @@
 using namespace mgq::rt;
 
 namespace {
-class LocalMessages : public DeviceMessages {
+class Messages : public DeviceMessages {
 public:
-  LocalMessages(Device &device, const RankView &view, const mgq_op *ops,
-                int32_t count);
+  Messages(CudaDevice &device, Network &network, const RankView &view,
+           const mgq_op *ops, int32_t count);
   void begin(int32_t index, std::byte *place) override;
-  void wait(int32_t) override {}
+  void wait(int32_t index) override;
 
 private:
-  Device &device;
+  void pair(int32_t index, int32_t count);
+  void beginLocal(int32_t index, std::byte *place);
+  bool isLocal(int32_t index) const { return channels[index] < 0; }
+
+  CudaDevice &device;
+  Network &network;
   const mgq_op *ops;
-  std::vector<int32_t> others;     ///< The op of the other side; -1: none.
-  std::vector<std::byte *> places; ///< Of those begun, until both are.
+  const ChannelOfOp &channels;
+  Event point;                              ///< In what is enqueued to compute.
+  std::vector<std::unique_ptr<Event>> done; ///< By op, of those for others.
+  // Of those to itself: the op of the other side; where they are, until both
+  // have begun.
+  std::vector<int32_t> others;
+  std::vector<std::byte *> places;
 };
 } // namespace
 
@@ -25,25 +35,34 @@ static bool isMessage(const mgq_op &op) {
   return op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE;
 }
 
-LocalMessages::LocalMessages(Device &device, const RankView &view,
-                             const mgq_op *ops, int32_t count)
-    : device(device), ops(ops), others(count, -1), places(count) {
+Messages::Messages(CudaDevice &device, Network &network, const RankView &view,
+                   const mgq_op *ops, int32_t count)
+    : device(device), network(network), ops(ops),
+      channels(network.channels().channelsOf(view.stage, ops)), done(count),
+      others(count, -1), places(count) {
   for (int32_t i = 0; i < count; ++i) {
     if (!isMessage(ops[i]))
       continue;
-    if (ops[i].peer != view.stage)
-      fail("not supported yet: several stages on GPUs; supported: --stages=1");
-    for (int32_t j = 0; j < count; ++j)
-      if (isMessage(ops[j]) && ops[j].kind != ops[i].kind &&
-          ops[j].tag == ops[i].tag && ops[j].bytes == ops[i].bytes)
-        others[i] = j;
-    if (others[i] < 0)
-      fail("the program's tables are damaged: op {} of kind {}: its other side",
-           i, ops[i].kind);
+    if (isLocal(i))
+      pair(i, count);
+    else
+      done[i] = std::make_unique<Event>();
   }
 }
 
-void LocalMessages::begin(int32_t index, std::byte *place) {
+/// Finds the other side of a message to this rank.
+void Messages::pair(int32_t index, int32_t count) {
+  const mgq_op &op = ops[index];
+  for (int32_t i = 0; i < count; ++i)
+    if (isMessage(ops[i]) && ops[i].kind != op.kind && ops[i].tag == op.tag &&
+        ops[i].peer == op.peer && ops[i].bytes == op.bytes)
+      others[index] = i;
+  if (others[index] < 0)
+    fail("the program's tables are damaged: op {} of kind {}: its other side",
+         index, op.kind);
+}
+
+void Messages::beginLocal(int32_t index, std::byte *place) {
   int32_t other = others[index];
   std::byte *&otherPlace = places[other];
   if (!otherPlace) {
@@ -56,9 +75,38 @@ void LocalMessages::begin(int32_t index, std::byte *place) {
   otherPlace = nullptr;
 }
 
-std::unique_ptr<DeviceMessages> mgq::rt::makeLocalMessages(Device &device,
-                                                           const RankView &view,
-                                                           const mgq_op *ops,
-                                                           int32_t count) {
-  return std::make_unique<LocalMessages>(device, view, ops, count);
+void Messages::begin(int32_t index, std::byte *place) {
+  const mgq_op &op = ops[index];
+  CUstream stream = isLocal(index) ? device.stream()
+                                   : network.channel(channels[index]).stream;
+  for (int32_t i = 0; i < op.wait_count; ++i)
+    if (const std::unique_ptr<Event> &earlier = done[op.waits[i]])
+      earlier->before(stream);
+  if (isLocal(index))
+    return beginLocal(index, place);
+  point.record(device.stream());
+  point.before(stream);
+  auto bytes = static_cast<size_t>(op.bytes);
+  Communicator &communicator = network.channel(channels[index]).communicator;
+  // The sender is member 0.
+  if (bytes)
+    network.run([&] {
+      if (op.kind == MGQ_OP_SEND)
+        communicator.send(place, bytes, ncclUint8, 1, stream);
+      else
+        communicator.receive(place, bytes, ncclUint8, 0, stream);
+    });
+  done[index]->record(stream);
+}
+
+void Messages::wait(int32_t index) {
+  if (!isLocal(index))
+    done[index]->before(device.stream());
+}
+
+std::unique_ptr<DeviceMessages>
+mgq::rt::makeDeviceMessages(CudaDevice &device, Network &network,
+                            const RankView &view, const mgq_op *ops,
+                            int32_t count) {
+  return std::make_unique<Messages>(device, network, view, ops, count);
 }

@@ -1,0 +1,132 @@
+//===- Network.cpp - How a rank's GPU reaches others ----------------------===//
+
+#include "runtime/src/cuda/Network.h"
+#include "runtime/src/common/Error.h"
+#include "runtime/src/common/Trace.h"
+#include <unistd.h>
+
+using namespace mgq::rt;
+
+// Blocks of the GPU that wait for or move a message. Few: they take the place
+// of what computes, and their buffers memory.
+static constexpr int channelBlocks = 4, replicaBlocks = 8;
+// How long a rank that has failed may take to say so.
+static constexpr double hearSeconds = 2;
+
+Network::Network(const mgq_program &program, Group &group)
+    : view(program, group.rank()), group(group), plan(program) {}
+
+/// Names of all links, made by their first members: one row for each rank, of
+/// the channels and then of its replicas.
+std::vector<ncclUniqueId> Network::exchangeIds() {
+  const std::vector<Channel> &channels = plan.channels();
+  std::vector<ncclUniqueId> mine(channels.size() + 1);
+  group.agree([&] {
+    for (size_t i = 0; i < channels.size(); ++i)
+      if (isSender(channels[i]))
+        mine[i] = makeUniqueId();
+    if (view.replica == 0 && view.program.replicas > 1)
+      mine.back() = makeUniqueId();
+  });
+  std::vector<ncclUniqueId> all(mine.size() * group.size());
+  group.allGather(mine.data(),
+                  static_cast<int64_t>(mine.size() * sizeof(ncclUniqueId)),
+                  all.data());
+  return all;
+}
+
+/// In the order of channels on all ranks, so the first that is not open has
+/// both its ranks at it.
+void Network::openLinks(const std::vector<ncclUniqueId> &ids) {
+  const std::vector<Channel> &channels = plan.channels();
+  size_t row = channels.size() + 1;
+  links.resize(channels.size());
+  for (size_t i = 0; i < channels.size(); ++i) {
+    const Channel &channel = channels[i];
+    if (!isMember(channel))
+      continue;
+    int32_t from = view.rankOfStage(channel.from);
+    std::string what = fmt::format("messages from rank {} to rank {}", from,
+                                   view.rankOfStage(channel.to));
+    links[i] =
+        std::make_unique<Link>(std::move(what), ids[from * row + i],
+                               isSender(channel) ? 0 : 1, 2, channelBlocks);
+    group.pulse();
+  }
+  if (view.program.replicas > 1)
+    amongReplicas = std::make_unique<Link>(
+        fmt::format("sums over the replicas of stage {}", view.stage),
+        ids[view.rankOfReplica(0) * row + channels.size()], view.replica,
+        view.program.replicas, replicaBlocks);
+}
+
+void Network::greet(const std::function<void(CUevent)> &await) {
+  int32_t replicas = view.program.replicas;
+  DeviceMemory word(2 * (replicas + 1));
+  auto *bytes = word.as<std::byte>();
+  Event done;
+  auto finish = [&](Link &link) {
+    done.record(link.stream);
+    await(done);
+  };
+  for (size_t i = 0; i < links.size(); ++i) {
+    if (!links[i])
+      continue;
+    Link &link = *links[i];
+    cuCall(cuMemsetD8Async, word.address(), 0, 1, link.stream);
+    if (isSender(plan.channels()[i]))
+      link.communicator.send(bytes, 1, ncclUint8, 1, link.stream);
+    else
+      link.communicator.receive(bytes, 1, ncclUint8, 0, link.stream);
+    finish(link);
+  }
+  if (!amongReplicas)
+    return;
+  Link &link = *amongReplicas;
+  cuCall(cuMemsetD8Async, word.address(), 0, 1, link.stream);
+  link.communicator.beginGroup();
+  for (int32_t r = 0; r < replicas; ++r) {
+    if (r == view.replica)
+      continue;
+    link.communicator.send(bytes, 1, ncclUint8, r, link.stream);
+    link.communicator.receive(bytes + r + 1, 1, ncclUint8, r, link.stream);
+  }
+  link.communicator.endGroup();
+  finish(link);
+}
+
+void Network::connect(const std::function<void(CUevent)> &await) {
+  if (plan.channels().empty() && view.program.replicas == 1)
+    return;
+  std::vector<ncclUniqueId> ids = exchangeIds();
+  run([&] {
+    openLinks(ids);
+    greet(await);
+  });
+}
+
+/// Waits a little for another rank's fault, and throws it.
+void Network::hearOthers() {
+  for (double end = secondsNow() + hearSeconds; secondsNow() < end;) {
+    group.pulse();
+    usleep(5000);
+  }
+}
+
+void Network::check() {
+  run([&] {
+    for (const std::unique_ptr<Link> &link : links)
+      if (link)
+        link->communicator.check();
+    if (amongReplicas)
+      amongReplicas->communicator.check();
+  });
+}
+
+void Network::abort() {
+  for (const std::unique_ptr<Link> &link : links)
+    if (link)
+      link->communicator.abort();
+  if (amongReplicas)
+    amongReplicas->communicator.abort();
+}
