@@ -495,8 +495,10 @@ typedef struct mgq_transport {
   /* Sleeps until the message is done. Request -1 does not sleep: it says that
    * this rank is alive, and fails if another has aborted. A rank that computes
    * for long calls it now and then; a wait fails if the rank waited for, or the
-   * one that this waits for in turn, has made no call for the timeout. `span`
-   * may be null. */
+   * one that this waits for in turn, has made no call for the timeout. Request
+   * -2 is the same as -1, but this rank waits for any of the others, beside the
+   * transport: it fails if one of them, which waits for nobody, has made no
+   * call for the timeout. `span` may be null. */
   int32_t (*wait)(void *self, int64_t request, mgq_span *span);
   /* The same without sleeping: a message is done, and its request is over, if
    * *done is 1; else it is 0. */

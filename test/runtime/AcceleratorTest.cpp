@@ -86,6 +86,7 @@ public:
                                             const Bucket &) override {
     return nullptr;
   }
+  void rehearse(bool) override {}
   void connect() override {}
   void end() override {}
   int32_t mark() override { return 0; }

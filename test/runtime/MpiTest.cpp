@@ -65,10 +65,10 @@ TEST_F(Mpi, MessagesArrive) {
 TEST_F(Mpi, StoppedRankIsMissed) {
   auto errors = [&](const std::string &how) {
     auto start = std::chrono::steady_clock::now();
-    RunResult result = runToy(
-        dir,
-        {"!mpirun", "-n", "4", "--bind-to", "none", MGQ_PROCESS_CHECK_PATH, how},
-        environment());
+    RunResult result = runToy(dir,
+                              {"!mpirun", "-n", "4", "--bind-to", "none",
+                               MGQ_PROCESS_CHECK_PATH, how},
+                              environment());
     EXPECT_LT(std::chrono::steady_clock::now() - start,
               std::chrono::seconds(10));
     EXPECT_NE(result.status, 0);
@@ -76,6 +76,8 @@ TEST_F(Mpi, StoppedRankIsMissed) {
   };
   EXPECT_THAT(errors("stop"),
               HasSubstr("waits for the others: no sign of life for 1 s"));
+  EXPECT_THAT(errors("watch"),
+              HasSubstr("waits for rank 3: no sign of life for 1 s"));
   // Whoever says it, it is the one at the end of the chain.
   std::string text = errors("chain");
   EXPECT_THAT(text, HasSubstr("rank 2 waits for rank 3: no sign of life"));

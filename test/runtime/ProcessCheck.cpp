@@ -3,8 +3,9 @@
 // Two processes of mgq-rt-process-check [BYTES]: exercise the transport of
 // their launcher, with one message of BYTES at the end. Rank 0 prints "ok".
 //
-// Four of mgq-rt-process-check stop|chain: one rank stops, the others wait for
-// it in a gather, or each for the next one, which must fail.
+// Four of mgq-rt-process-check stop|chain|watch: one rank stops, the others
+// wait for it in a gather, or each for the next one, or look whether all are
+// alive, which must fail.
 //
 // Two of mgq-rt-process-check short|wide: the second expects fewer bytes, or
 // gathers more, than the first has.
@@ -115,7 +116,7 @@ static void large(Group &group, int64_t bytes) {
 }
 
 /// The last rank stops; those that wait do not keep each other alive.
-static int waitForStopped(bool inChain) {
+static int waitForStopped(const std::string &how) {
   mgq_transport *transport = connectRanks(1);
   Group group(*transport);
   group.allGather(0);
@@ -123,7 +124,11 @@ static int waitForStopped(bool inChain) {
     raise(SIGSTOP);
   usleep(20000 * group.rank()); // Beats are to be out of step.
   try {
-    if (inChain)
+    while (how == "watch") {
+      group.watch();
+      usleep(1000);
+    }
+    if (how == "chain")
       group.receiveNow(nullptr, 0, group.rank() + 1, 11);
     else
       group.allGather(0);
@@ -155,10 +160,9 @@ static int disagree(bool gathers) {
 
 int main(int argc, char **argv) {
   try {
-    if (argc > 1 && strcmp(argv[1], "stop") == 0)
-      return waitForStopped(false);
-    if (argc > 1 && strcmp(argv[1], "chain") == 0)
-      return waitForStopped(true);
+    for (const char *how : {"stop", "chain", "watch"})
+      if (argc > 1 && strcmp(argv[1], how) == 0)
+        return waitForStopped(how);
     if (argc > 1 && strcmp(argv[1], "short") == 0)
       return disagree(false);
     if (argc > 1 && strcmp(argv[1], "wide") == 0)

@@ -192,6 +192,8 @@ TEST_F(Tcp, StoppedRankIsMissed) {
   };
   EXPECT_THAT(errors("stop"),
               HasSubstr("waits for the others: no sign of life for 1 s"));
+  EXPECT_THAT(errors("watch"),
+              HasSubstr("waits for rank 3: no sign of life for 1 s"));
   std::string text = errors("chain");
   EXPECT_THAT(text, HasSubstr("rank 2 waits for rank 3: no sign of life"));
   EXPECT_THAT(text, testing::Not(HasSubstr("waits for rank 1")));

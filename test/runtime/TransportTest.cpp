@@ -223,6 +223,27 @@ TEST(ThreadTransport, NamesSilentRanks) {
       0.1);
 }
 
+// Rank 0 waits for something else, rank 2 for rank 1, which is to blame.
+TEST(ThreadTransport, WatchersNameSilentRanks) {
+  runRanks(
+      3,
+      [](Group &group) {
+        if (group.rank() == 1)
+          std::this_thread::sleep_for(std::chrono::milliseconds(600));
+        std::string text = errorOf([&] {
+          char byte;
+          if (group.rank() == 2)
+            group.receiveNow(&byte, 1, 1, 0);
+          while (group.rank() == 0)
+            group.watch();
+          group.allGather(1);
+        });
+        EXPECT_THAT(text, HasSubstr("waits for rank 1: no sign of life for 0.2 "
+                                    "s"));
+      },
+      0.2);
+}
+
 TEST(ThreadTransport, ComparesSizes) {
   runRanks(2, [](Group &group) {
     char bytes[8] = {};

@@ -56,6 +56,10 @@ public:
   virtual std::unique_ptr<Collective> makeAllReduce(const RankView &view,
                                                     const Bucket &bucket) = 0;
 
+  /// While on, layer functions only make libraries load what they will need, in
+  /// memory that has nothing of value yet. That may wait for all that is
+  /// enqueued, which with messages would wait for other ranks, maybe for ever.
+  virtual void rehearse(bool on) = 0;
   /// All ranks at once, before the first message or sum begins: opens what they
   /// go over.
   virtual void connect() = 0;

@@ -56,6 +56,9 @@ public:
   void waitAny(const std::vector<int64_t> &requests);
   /// Says that this rank is alive; throws if another has aborted.
   void pulse() { wait(-1); }
+  /// The same of one that waits for others outside the group: throws, too, if
+  /// one of them has been silent for the timeout.
+  void watch() { wait(-2); }
   /// Both at once: begins and waits.
   void sendNow(const void *data, int64_t bytes, int32_t peer, int32_t tag);
   void receiveNow(void *data, int64_t bytes, int32_t peer, int32_t tag);

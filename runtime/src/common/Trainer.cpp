@@ -51,8 +51,10 @@ void Trainer::setUp() {
   resume();
   if (options.dryRun)
     return;
-  if (accelerator)
+  if (accelerator) {
+    group.agree([&] { variants->now().executor.rehearse(*accelerator); });
     accelerator->connect();
+  }
   group.agree([&] {
     variants->now().executor.runPrepareFrozen();
     variants->now().executor.prepareShards();

@@ -28,6 +28,10 @@ public:
   /// Takes it: after the arena, whose lack of memory has more to say.
   void allocate();
 
+  /// Whether a product has run.
+  bool knows(const mgq_cuda_product &product) const {
+    return plans.find(&product) != plans.end();
+  }
   /// Enqueues a product. Throws Error, with what it is a product of.
   void run(const mgq_cuda_product &product, const void *a, const void *b,
            void *c, CUstream stream);

@@ -49,7 +49,9 @@ static size_t mostParameters() {
 CudaDevice::CudaDevice(const mgq_device_request &request)
     : group(*request.group),
       context(request.place, request.ranksHere, request.group->inProcess()),
-      module(context), target(compute), network(*request.program, group),
+      module(context), target(compute),
+      network(*request.program, group,
+              [this](const std::string &text) { return explain(text); }),
       sums(*this, network),
       staging(compute, [this](CUevent event) { await(event); }),
       checks(
@@ -85,6 +87,14 @@ void CudaDevice::end() {
   isAbandoned() = status != CUDA_SUCCESS;
 }
 
+/// A library's text, with the fault of the GPU that is behind it, if any.
+std::string CudaDevice::explain(const std::string &text) const {
+  CUresult status = cuTry(cuEventQuery, done);
+  if (status == CUDA_SUCCESS || status == CUDA_ERROR_NOT_READY)
+    return text;
+  return fmt::format("{}; the GPU's fault is: {}", text, driverText(status));
+}
+
 void CudaDevice::failDevice(const char *call, CUresult status) const {
   fail("{}: {}; the fault lies in what {} has enqueued, or earlier", call,
        driverText(status), *running ? running : "the start");
@@ -98,7 +108,7 @@ void CudaDevice::await(CUevent event) {
     if (status != CUDA_ERROR_NOT_READY)
       failDevice("cuEventQuery", status);
     if (turn % 16 == 0) {
-      group.pulse();
+      group.watch();
       network.check();
     }
     if (turn < 64)
@@ -201,7 +211,8 @@ void CudaDevice::synchronize() {
 
 void CudaDevice::launch(int32_t kernel, int64_t blocks, void *const *params) {
   const mgq_cuda_kernel &entry = mgq_cuda_module_table.kernels[kernel];
-  if (!fault.empty() || blocks == 0)
+  // Kernels were loaded with the module.
+  if (!fault.empty() || blocks == 0 || rehearsing)
     return;
   try {
     std::copy_n(params, entry.param_count, parameters.begin());
@@ -220,12 +231,12 @@ void CudaDevice::launch(int32_t kernel, int64_t blocks, void *const *params) {
 
 void CudaDevice::multiply(const mgq_cuda_product &product, const void *a,
                           const void *b, void *c) {
-  if (!fault.empty())
+  if (!fault.empty() || (rehearsing && blas.knows(product)))
     return;
   try {
     blas.run(product, a, b, c, target);
   } catch (const std::exception &error) {
-    fault = error.what();
+    fault = explain(error.what());
   }
 }
 

@@ -51,6 +51,7 @@ public:
   makeMessages(const RankView &view, const mgq_op *ops, int32_t count) override;
   std::unique_ptr<Collective> makeAllReduce(const RankView &view,
                                             const Bucket &bucket) override;
+  void rehearse(bool on) override { rehearsing = on; }
   void connect() override;
   int32_t mark() override;
   double secondsAt(int32_t mark) override;
@@ -75,6 +76,7 @@ protected:
   void freeHost(void *memory) override;
 
 private:
+  std::string explain(const std::string &text) const;
   [[noreturn]] void failDevice(const char *call, CUresult status) const;
   void ensureNorms(const std::vector<Values> &arrays);
   CUresult drain();
@@ -95,9 +97,10 @@ private:
   std::unique_ptr<DeviceMemory> arena, norms;
   int64_t normArrays = 0, normBlocks = 0; ///< Room in `norms`.
   std::vector<void *> parameters;         ///< Of the kernel that is launched.
-  const char *running = "";               ///< Layer function.
-  std::string fault;                      ///< In it; empty: none.
-  std::deque<Event> marks;                // Addresses stay.
+  bool rehearsing = false;
+  const char *running = ""; ///< Layer function.
+  std::string fault;        ///< In it; empty: none.
+  std::deque<Event> marks;  // Addresses stay.
   int32_t markCount = 0;
   double firstMark = 0; ///< When the first of them was reached.
 };

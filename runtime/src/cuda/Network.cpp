@@ -13,8 +13,9 @@ static constexpr int channelBlocks = 4, replicaBlocks = 8;
 // How long a rank that has failed may take to say so.
 static constexpr double hearSeconds = 2;
 
-Network::Network(const mgq_program &program, Group &group)
-    : view(program, group.rank()), group(group), plan(program) {}
+Network::Network(const mgq_program &program, Group &group, Explain explain)
+    : view(program, group.rank()), group(group), explain(std::move(explain)),
+      plan(program) {}
 
 /// Names of all links, made by their first members: one row for each rank, of
 /// the channels and then of its replicas.
@@ -22,6 +23,7 @@ std::vector<ncclUniqueId> Network::exchangeIds() {
   const std::vector<Channel> &channels = plan.channels();
   std::vector<ncclUniqueId> mine(channels.size() + 1);
   group.agree([&] {
+    nccl(); // All have it, or all say so.
     for (size_t i = 0; i < channels.size(); ++i)
       if (isSender(channels[i]))
         mine[i] = makeUniqueId();
@@ -105,12 +107,16 @@ void Network::connect(const std::function<void(CUevent)> &await) {
   });
 }
 
-/// Waits a little for another rank's fault, and throws it.
-void Network::hearOthers() {
-  for (double end = secondsNow() + hearSeconds; secondsNow() < end;) {
+/// Where this rank's GPU is not to blame, waits a little for another rank's
+/// fault, and throws it.
+void Network::failExplained(const std::string &text) {
+  std::string explained = explain(text);
+  double end = secondsNow() + (explained == text ? hearSeconds : 0);
+  while (secondsNow() < end) {
     group.pulse();
     usleep(5000);
   }
+  throw Error(explained);
 }
 
 void Network::check() {

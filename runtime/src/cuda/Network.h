@@ -25,8 +25,10 @@ struct Link {
 /// between the replicas of its stage.
 class Network {
 public:
+  /// `explain` adds to the text of a fault what the GPU says, if it is broken.
   /// Throws Error if the messages of the program cannot be matched.
-  Network(const mgq_program &program, Group &group);
+  using Explain = std::function<std::string(const std::string &)>;
+  Network(const mgq_program &program, Group &group, Explain explain);
 
   /// All ranks at once: opens the links, and sends something over each, so that
   /// none has to be set up later, when a rank would wait for another to be
@@ -44,9 +46,8 @@ public:
   void run(Action action) {
     try {
       action();
-    } catch (const Error &) {
-      hearOthers();
-      throw;
+    } catch (const Error &error) {
+      failExplained(error.what());
     }
   }
   /// Throws what has gone wrong in messages, if anything has.
@@ -58,7 +59,7 @@ private:
   std::vector<ncclUniqueId> exchangeIds();
   void openLinks(const std::vector<ncclUniqueId> &ids);
   void greet(const std::function<void(CUevent)> &await);
-  void hearOthers();
+  [[noreturn]] void failExplained(const std::string &text);
   bool isSender(const Channel &channel) const {
     return channel.from == view.stage;
   }
@@ -68,6 +69,7 @@ private:
 
   RankView view;
   Group &group;
+  Explain explain;
   ChannelPlan plan;
   std::vector<std::unique_ptr<Link>> links; ///< By channel; others' are null.
   std::unique_ptr<Link> amongReplicas;      ///< Null: there is one replica.

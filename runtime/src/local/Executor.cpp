@@ -208,6 +208,25 @@ void Executor::collectTimes() {
   timed->clearMarks();
 }
 
+void Executor::rehearse(Accelerator &accelerator) {
+  accelerator.rehearse(true);
+  for (const Runnable &runnable : runnables)
+    for (int32_t i = 0; i < runnable.sequence->call_count; ++i) {
+      const mgq_call &call = runnable.sequence->calls[i];
+      void *scratch =
+          call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr;
+      void *const *args = runnable.pointers.data() + runnable.firstPointer[i];
+      accelerator.enterCall(call.name);
+      call.kernel(args, scratch);
+      if (call.late)
+        call.late(args, scratch);
+      accelerator.leaveCall(call.name);
+      pulse();
+    }
+  accelerator.rehearse(false);
+  accelerator.synchronize();
+}
+
 void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
                    const std::function<void(int32_t)> *afterCall,
                    CallFilter *filter) {

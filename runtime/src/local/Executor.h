@@ -92,6 +92,8 @@ public:
   void runPrepareTrainable() { run(*prepareTrainable, Phase::Prepare, -1); }
 
   Device &device() const { return arena.device(); }
+  /// An accelerator rehearses the calls of all sequences, see there.
+  void rehearse(Accelerator &accelerator);
 
   /// An accelerator says from here on how long calls take on it, when asked by
   /// collectTimes(); else times are those of enqueueing. For a moment in which

@@ -61,6 +61,12 @@ private:
   int32_t wait(int64_t request, mgq_span *span);
   int32_t test(int64_t request, int32_t *done, mgq_span *span);
   int32_t waitAny(const int64_t *requests, int32_t count);
+  int32_t findSilent();
+  std::string noLife(int32_t waiting, int32_t awaited) const {
+    return fmt::format("rank {} waits for rank {}: no sign of life for {} s",
+                       waiting, awaited,
+                       std::chrono::duration<double>(group.timeout).count());
+  }
   int32_t endPost(int64_t request, mgq_span *span);
   int32_t allGather(const void *mine, int64_t bytes, void *all);
   Post *match(Post &post);
@@ -298,9 +304,7 @@ int32_t ThreadTransport::End::sleepUntil(Ready ready, int32_t peer) {
     return ready() ? 0 : faultOfAbort();
   }
   lock.unlock();
-  return fault(fmt::format(
-      "rank {} waits for rank {}: no sign of life for {} s", waiting, awaited,
-      std::chrono::duration<double>(group.timeout).count()));
+  return fault(noLife(waiting, awaited));
 }
 
 /// Ends a post that is done.
@@ -318,10 +322,22 @@ int32_t ThreadTransport::End::endPost(int64_t request, mgq_span *span) {
       post.isSend ? post.destination : post.source, post.otherBytes));
 }
 
+/// Fails if a rank is silent that others may wait for.
+int32_t ThreadTransport::End::findSilent() {
+  auto oldest = (Clock::now() - group.timeout).time_since_epoch().count();
+  for (int32_t other = 0; other < table.size; ++other)
+    if (const End &end = *group.ends[other];
+        other != rank && end.waitsFor < 0 && end.lastCall < oldest)
+      return fault(noLife(rank, other));
+  return 0;
+}
+
 int32_t ThreadTransport::End::wait(int64_t request, mgq_span *span) {
   noteCall();
+  if (request < 0 && group.abortedBy() >= 0)
+    return faultOfAbort();
   if (request < 0)
-    return group.abortedBy() >= 0 ? faultOfAbort() : 0;
+    return request == -1 ? 0 : findSilent();
   Post &post = posts[request];
   int32_t peer = post.isSend ? post.destination : post.source;
   if (int32_t status = sleepUntil([&] { return post.done.load(); }, peer))

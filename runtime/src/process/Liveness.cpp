@@ -34,6 +34,17 @@ Clock::time_point Liveness::lifeOf(int peer) const {
   return Clock::time_point(Clock::duration(life));
 }
 
+int Liveness::silentFor(double seconds) const {
+  Clock::rep oldest = (Clock::now() - toDuration(std::min(seconds, 1e8)))
+                          .time_since_epoch()
+                          .count();
+  for (int other = 0; other < size; ++other)
+    if (other != rank && lives[other].waitsFor == -1 &&
+        lives[other].call < oldest)
+      return other;
+  return -1;
+}
+
 void Liveness::followWaits(int &waiting, int &awaited) const {
   for (int hops = 0; awaited >= 0 && hops < size; ++hops) {
     int other = lives[awaited].waitsFor;

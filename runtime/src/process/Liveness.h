@@ -42,6 +42,10 @@ public:
   /// it waits for.
   Clock::time_point lifeOf(int peer) const;
 
+  /// A rank that waits for nobody and has been silent for that long; -1: there
+  /// is none.
+  int silentFor(double seconds) const;
+
   /// Who waits for whom at the end of the chain that begins with `waiting`.
   void followWaits(int &waiting, int &awaited) const;
 

@@ -149,6 +149,18 @@ int32_t ProcessTransport::sleepUntilAny(std::unique_lock<std::mutex> &lock,
   return failure.empty() ? 0 : fault(failure);
 }
 
+/// Fails if a rank is silent that others may wait for.
+int32_t ProcessTransport::findSilent() {
+  int silent = timeout > 0 ? liveness.silentFor(timeout) : -1;
+  if (silent < 0)
+    return 0;
+  char text[160];
+  snprintf(text, sizeof text,
+           "rank %d waits for rank %d: no sign of life for %g s", table.rank,
+           silent, timeout);
+  return fault(text);
+}
+
 /// Gives back a command that is done; `mutex` is held by the caller.
 void ProcessTransport::endCommand(int64_t request, mgq_span *span) {
   if (span)
@@ -159,8 +171,10 @@ void ProcessTransport::endCommand(int64_t request, mgq_span *span) {
 int32_t ProcessTransport::wait(int64_t request, mgq_span *span) {
   liveness.noteCall();
   std::unique_lock<std::mutex> lock(mutex);
+  if (request < 0 && !failure.empty())
+    return fault(failure);
   if (request < 0)
-    return failure.empty() ? 0 : fault(failure);
+    return request == -1 ? 0 : findSilent();
   if (!commands[request].done)
     if (int32_t status = sleepUntilAny(lock, &request, 1))
       return status;

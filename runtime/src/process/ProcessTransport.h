@@ -87,6 +87,7 @@ private:
   int32_t wait(int64_t request, mgq_span *span);
   int32_t test(int64_t request, int32_t *done, mgq_span *span);
   int32_t waitAny(const int64_t *requests, int32_t count);
+  int32_t findSilent();
   int32_t sleepUntilAny(std::unique_lock<std::mutex> &lock,
                         const int64_t *wanted, int32_t count);
   void endCommand(int64_t request, mgq_span *span);
