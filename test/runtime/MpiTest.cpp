@@ -65,10 +65,10 @@ TEST_F(Mpi, MessagesArrive) {
 TEST_F(Mpi, StoppedRankIsMissed) {
   auto errors = [&](const std::string &how) {
     auto start = std::chrono::steady_clock::now();
-    RunResult result = runToy(
-        dir,
-        {"!mpirun", "-n", "4", "--bind-to", "none", MGQ_PROCESS_CHECK_PATH, how},
-        environment());
+    RunResult result = runToy(dir,
+                              {"!mpirun", "-n", "4", "--bind-to", "none",
+                               MGQ_PROCESS_CHECK_PATH, how},
+                              environment());
     EXPECT_LT(std::chrono::steady_clock::now() - start,
               std::chrono::seconds(10));
     EXPECT_NE(result.status, 0);
