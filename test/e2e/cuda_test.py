@@ -38,6 +38,11 @@ def check_models(test):
         test.check_close(model, got, right)
 
 
+def errors(got, right):
+    """Of the losses of two logs, relative."""
+    return [abs(a["loss"] / b["loss"] - 1) for a, b in zip(got, right, strict=True)]
+
+
 class Small:
     """A small model with dropout: what does not depend on models is tried on it."""
 
@@ -93,6 +98,25 @@ def check_training(small):
     test.check(same, "a loss scale that is a power of two changes no gradient")
 
 
+def check_precisions(small):
+    """bf16 products, frozen weights as bf16, kernels that change in a step."""
+    test = small.test
+    options = (f"--micro-batches={BATCH}", "--precision=layered")
+    cuda = test.compile_cuda(DATA / "a1" / "model.onnx", MODELS["a1"], *options, name="layered")
+    data = test.work / "a1.safetensors"
+    got, _ = test.train_cuda(cuda, data, "--max-grad-norm", 1, name="layered")
+    found = errors(got, read_log(test.work / "a1-cpu.jsonl"))
+    test.check(max(found) <= 1e-2, f"layered: losses within 1e-2 of f32, found {max(found):.1e}")
+    options = ("--micro-batches=3", "--precision=bf16", "--fp32-steps=5")
+    cpu = test.compile(small.model, mlp.TRAINABLE, *options, name="late-cpu")
+    cuda = test.compile_cuda(small.model, mlp.TRAINABLE, *options, name="late-cuda")
+    right, _ = test.train(cpu, small.data, name="late-cpu")
+    got, _ = test.train_cuda(cuda, small.data, name="late-cuda")
+    found = errors(got, right)
+    good = max(found[:5]) <= 1e-5 and 1e-5 < max(found[5:]) <= 1e-2
+    test.check(good, f"layers change in step 6: {[f'{error:.0e}' for error in found]}")
+
+
 def check_resume(small):
     """Going on from a checkpoint gives the bits of a run without interruption."""
     test = small.test
@@ -106,8 +130,8 @@ def check_resume(small):
     whole_log, part_log = (read_log(test.work / f"{name}.jsonl") for name in ("whole", "part"))
     test.check(whole_log[5:] == part_log, "the log of a resume")
     # A checkpoint does not depend on the target.
-    right = test.train(small.cpu, small.data, *resumed, name="moved")
-    worst = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(right[0], part_log, strict=True))
+    right, _ = test.train(small.cpu, small.data, *resumed, name="moved")
+    worst = max(errors(right, part_log))
     test.check(worst <= 1e-5, f"a resume on the CPU: {worst:.1e}")
 
 
@@ -185,8 +209,19 @@ def check_missing(small):
     )  # fmt: skip
     small.check_fault("no GPU", ("cuInit: no CUDA-capable device",), MGQ_FAKE_DEVICES="0")
     small.check_fault(
-        "too little memory", ("the plan needs 288.", " of whose 200.00 MiB 200.00 MiB are free: 88.",
+        "too little memory", ("the plan needs ", " on GPU 0 (mgq test device 0 (sm_80)), ",
+        " more than the 0 bytes that would fit (200.00 MiB are free, 288.00 MiB are for libraries",
         "--recompute=full"), MGQ_FAKE_MEMORY=str(200 << 20),
+    )  # fmt: skip
+    small.check_fault(
+        "an old driver", ("the NVIDIA driver is for CUDA 12.4, 13.0 or later is needed",),
+        MGQ_FAKE_DRIVER="12040",
+    )  # fmt: skip
+    (driver / "libcublasLt.so.13").unlink()
+    (driver / "libcublasLt.so.13").symlink_to(device / "libcuda.so.1")
+    small.check_fault(
+        "another cuBLASLt", ("libcublasLt.so.13 is too old: it has no cublasLtCreate; ",),
+        LD_LIBRARY_PATH=str(driver), **nowhere,
     )  # fmt: skip
     small.check_fault(
         "a cache", ("not supported yet: --cache-frozen on a GPU",), "--cache-frozen=memory"
@@ -194,6 +229,11 @@ def check_missing(small):
     text, code = small.fault("--dry-run", LD_LIBRARY_PATH=str(empty), **nowhere)
     good = code == 0 and "warning: cannot load libcuda.so.1" in text
     test.check(good, f"a dry run without a driver warns: {text}")
+    text, code = small.fault("--dry-run", MGQ_FAKE_MEMORY=str(200 << 20))
+    good = code == 0 and text.startswith("warning: the plan needs ")
+    test.check(good, f"a dry run with too little memory warns: {text}")
+    text, code = small.fault("--dry-run")
+    test.check(code == 0 and text == "", f"a dry run with a GPU is silent: {text}")
 
 
 def check_failures(small):
@@ -229,6 +269,7 @@ def main():
     test = CudaTest("cuda", __doc__)
     check_models(test)
     small = Small(test)
+    check_precisions(small)
     check_training(small)
     check_resume(small)
     check_reports(small)
