@@ -30,7 +30,7 @@ SCHEDULES = ("gpipe", "one_f_one_b", "interleaved", "zero_bubble")
 LAUNCHERS = ("mpirun", "torchrun", "threads")
 # Stages, replicas, schedule, launcher.
 SAMPLE = {
-    "a1": ((2, 1, "one_f_one_b", "mpirun"), (2, 2, "zero_bubble", "torchrun")),
+    "a1": ((2, 2, "zero_bubble", "torchrun"),),
     "a9": ((4, 1, "interleaved", "threads"),),
 }
 MICRO_BATCHES = 4  # of all replicas together
@@ -117,15 +117,20 @@ class Small:
         self.model = test.work / "mlp.onnx"
         onnx.save(model, self.model)
         st.write(self.data, mlp.data(12, batch=2, length=6))
-        self.options = ("--micro-batches=2", "--stages=2", "--schedule=one_f_one_b")
+        self.options = (
+            "--micro-batches=3", "--stages=2", "--schedule=one_f_one_b", "--partition=uniform",
+        )  # fmt: skip
         self.two = test.compile_cuda(self.model, mlp.TRAINABLE, *self.options, name="two")
 
-    def start(self, executables, *options, changes=(), **variables):
+    def start(self, executables, *options, steps=3, changes=(), **variables):
         env = self.test.environment(MGQ_FAKE_DEVICES="2", **variables)
         commands = [
-            [executable, "--data", self.data, "--steps", 3, "--threads", 1, *options]
+            [
+                executable, "--data", self.data, "--eval-data", self.data, "--steps", steps,
+                "--threads", 1, *options,
+            ]
             for executable in executables
-        ]
+        ]  # fmt: skip
         return launch.start(commands, env=env, changes=changes)
 
     def run(self, *executables, **variables):
@@ -145,8 +150,9 @@ class Small:
 def check_faults(small):
     """A fault of one rank's GPU, or of NCCL, ends all with that rank's text."""
     test, device = small.test, small.test.args.device
-    illegal = r"error: rank 1: .*an illegal memory access.*CUDA_ERROR_ILLEGAL_ADDRESS"
-    small.check_fault("a kernel", illegal, changes={1: {"MGQ_FAKE_FAIL": "kernel:30:700"}})
+    # Whatever call meets it first.
+    broken = r"error: rank 1: .*(CUDA_ERROR_ILLEGAL_ADDRESS|CUBLAS_STATUS_EXECUTION_FAILED)"
+    small.check_fault("a kernel", broken, changes={1: {"MGQ_FAKE_FAIL": "kernel:30:700"}})
     small.check_fault(
         "a send", r"error: rank 0: ncclSend \(messages from rank 0 to rank 1\): internal error",
         changes={0: {"MGQ_FAKE_FAIL": "ncclSend:3:3"}},
@@ -162,6 +168,7 @@ def check_faults(small):
     without = fresh(test.work / "without")
     for name in ("libcuda.so.1", "libcublasLt.so.13"):
         (without / name).symlink_to(device / name)
+    (without / "libnccl.so.2").touch()  # Hides what the machine may have.
     nowhere = {"CUDA_HOME": str(without), "HOME": "", "VIRTUAL_ENV": "", "CONDA_PREFIX": ""}
     small.check_fault(
         "no NCCL", r"error: cannot load libnccl.so.2: .*'pip install nvidia-nccl-cu13'",
@@ -181,9 +188,7 @@ def check_faults(small):
 def check_kill(small):
     """A rank dies: the other ends at once."""
     log = small.test.work / "killed.jsonl"
-    processes = small.start(
-        (small.two, small.two), "--steps", 10000, "--log-file", log, "--epochs", 10000
-    )
+    processes = small.start((small.two, small.two), "--log-file", log, steps=10000)
     limit = time.monotonic() + 60
     while (not log.exists() or not log.read_bytes()) and time.monotonic() < limit:
         time.sleep(0.01)
@@ -193,6 +198,40 @@ def check_kill(small):
     good = statuses == [1, -signal.SIGKILL] and "rank 0 has lost rank 1" in errors[0]
     good &= time.monotonic() < began + 15
     small.test.check(good, f"a rank that dies: {errors[0]}, statuses {statuses}")
+
+
+def check_schedules(ranks, small):
+    """Two stages under every schedule and launcher compute the bits of one."""
+    test, micro = small.test, "--micro-batches=4"
+    one = test.compile_cuda(small.model, mlp.TRAINABLE, micro, name="one")
+    expected = ranks.run(one, small.data, 1, "threads", "one")
+    for i, schedule in enumerate(SCHEDULES):
+        name, launcher = f"small-{schedule}", LAUNCHERS[i % 3]
+        cut = test.compile_cuda(
+            small.model, mlp.TRAINABLE, micro, "--stages=2", f"--schedule={schedule}",
+            "--partition=uniform", name=name,
+        )  # fmt: skip
+        got = ranks.run(cut, small.data, 2, launcher, name)
+        ranks.check_same(f"{name} {launcher}", got, expected)
+
+
+def check_waits(small):
+    """Each wait for a message is needed: without it the test device reports a race."""
+    test = small.test
+    statuses, errors = small.run()
+    test.check(statuses == [0, 0] and not any(errors), f"all waits: {statuses} {errors}")
+    words = [test.args.mgq_compile, small.model, "-o", test.work / "none", "--target=cuda"]
+    words += [f"--trainable={mlp.TRAINABLE}", *small.options, "--test-drop-wait=1000000"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    count = int(re.search(r"has (\d+) waits", done.stderr).group(1))
+    silent = []
+    for number in range(count):
+        drop = f"--test-drop-wait={number}"
+        less = test.compile_cuda(small.model, mlp.TRAINABLE, *small.options, drop, name="less")
+        statuses, errors = small.run(less, less)
+        if statuses == [0, 0] or "mgq test device: stream race: " not in "".join(errors):
+            silent.append(number)
+    test.check(count >= 9 and not silent, f"{count} waits left out, {silent} not reported")
 
 
 # The fields of mgq_op up to `bytes`, and what they are of a message.
@@ -229,7 +268,8 @@ def check_size(small):
             break
     statuses, errors = small.run(small.two, short)
     text = "".join(errors)
-    good = FAULT in statuses and re.search(r"message of \d+ u8 met a message of \d+ u8", text)
+    report = r"mgq test device: NCCL rank \d: message of \d+ u8 met a message of \d+ u8"
+    good = 0 not in statuses and re.search(report, text)
     test.check(found == 2 and good, f"a message of another size: {found}, {statuses}, {text[:300]}")
 
 
@@ -240,6 +280,8 @@ def main():
     for model, cases in (full() if test.args.full else SAMPLE).items():
         ranks.check_model(model, cases)
     small = Small(test)
+    check_schedules(ranks, small)
+    check_waits(small)
     check_faults(small)
     check_size(small)
     test.end()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Processes that torchrun or Slurm started train as threads do.
 
-Model a1 on two stages and on two stages of two replicas, processes with the
+A small model on two stages and on two stages of two replicas, processes with the
 variables of these launchers: losses, gradients and checkpoints are the bits of
 threads. Then one of four ranks is killed: the others end within the timeout with
 a message that names it, and a resumed run equals an undisturbed one.
@@ -11,21 +11,26 @@ import shutil
 import signal
 import time
 
-from harness import DATA, LORA, Test, read_folder, read_log
+import onnx
+from harness import Test, read_folder, read_log
 from launch import end, start
 
-STEPS = 40
+import mlp  # harness adds its folder to the path
+import st
+
+STEPS = 60
 
 
 class Runs:
     def __init__(self, test):
-        self.test = test
+        self.test, self.data = test, test.work / "data"
+        st.write(self.data, mlp.data(24, batch=2))
 
     def command(self, executable, name, *options, steps=STEPS):
         folder = self.test.work / name
         folder.mkdir(exist_ok=True)
         return [
-            executable, "--data", DATA / "a1" / "inputs.safetensors", "--steps", steps,
+            executable, "--data", self.data, "--steps", steps,
             "--learning-rate", 1e-2, "--max-grad-norm", 1, "--threads", 1, "--timeout", 10,
             "--output-dir", folder / "out", "--log-file", folder / "log",
             "--dump-gradients", folder / "gradients", *options,
@@ -55,7 +60,9 @@ class Runs:
         options = ("--save-steps", 1, "--save-total-limit", 1)
         command = self.command(executable, "killed", *options)
         log = self.test.work / "killed" / "log"
-        processes = start([command] * ranks)
+        # Slowly, so that it is not over before that.
+        slow = {rank: {"MGQ_TEST_LINK": "delay=0.01"} for rank in range(ranks)}
+        processes = start([command] * ranks, changes=slow)
         limit = time.monotonic() + 60
         while (not log.exists() or log.read_bytes().count(b"\n") < 5) and time.monotonic() < limit:
             time.sleep(0.005)
@@ -82,12 +89,13 @@ class Runs:
 def main():
     test = Test("tcp", __doc__)
     runs = Runs(test)
-    model = DATA / "a1" / "model.onnx"
-    two = test.compile(model, LORA, "--stages=2", "--micro-batches=4", name="two")
+    model = test.work / "model.onnx"
+    onnx.save(mlp.build(batch=2, blocks=2), model)
+    cut = ("--stages=2", "--partition=uniform")
+    two = test.compile(model, mlp.TRAINABLE, *cut, "--micro-batches=4", name="two")
     runs.check_same(two, 2, ("torchrun", "slurm"))
-    four = test.compile(
-        model, LORA, "--stages=2", "--replicas=2", "--micro-batches=2", name="four"
-    )
+    options = (*cut, "--replicas=2", "--micro-batches=2")
+    four = test.compile(model, mlp.TRAINABLE, *options, name="four")
     expected = runs.check_same(four, 4, ("torchrun",))
     runs.check_kill(four, 4, 2, expected)
     shutil.rmtree(test.work / "killed")

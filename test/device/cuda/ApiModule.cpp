@@ -112,6 +112,8 @@ MGQ_API cuModuleLoadData(CUmodule *handle, const void *image) {
   if (CUresult status = loadTwin(image, *module))
     return status;
   const mgq_twin_module &table = *module->table;
+  if (!table.checked)
+    ignoreUnwritten();
   for (int i = 0; i < table.global_count; ++i)
     addVariable(table.globals[i].address, table.globals[i].bytes,
                 table.globals[i].name);

@@ -67,6 +67,7 @@ struct State {
 
   uint32_t operation = 0;
   const Clock *clock = nullptr;
+  bool writesAreKnown = true; ///< No kernel writes unseen.
 };
 
 /// All operations of the process. An entry never moves, so that it can be read
@@ -364,6 +365,8 @@ static uint8_t byteBits(int64_t from, int64_t to) {
   return uint8_t((1u << to) - (1u << from));
 }
 
+void mgq::device::ignoreUnwritten() { state().writesAreKnown = false; }
+
 std::string mgq::device::touch(const void *address, int64_t bytes,
                                mgq_twin_access_kind kind, bool needsWritten) {
   State &s = state();
@@ -384,7 +387,8 @@ std::string mgq::device::touch(const void *address, int64_t bytes,
       reportRace(*found, cell, isWrite, writer, true);
     uint8_t bits = byteBits(std::max(first - 4 * cell, int64_t(0)),
                             std::min(last - 4 * cell + 1, int64_t(4)));
-    if (isRead && needsWritten && (found->written[cell] & bits) != bits) {
+    if (isRead && needsWritten && s.writesAreKnown &&
+        (found->written[cell] & bits) != bits) {
       const OperationTrace &me = traces()[s.operation];
       reportOnce("uninitialized/" + me.name,
                  me.name + " on stream " + std::to_string(me.stream) +

@@ -36,6 +36,10 @@ MGQ_DEVICE_EXPORT std::string touch(const void *address, int64_t bytes,
                                     mgq_twin_access_kind kind,
                                     bool needsWritten = true);
 
+/// From here on reads of memory never written are not reported: there are
+/// kernels whose writes are not seen.
+void ignoreUnwritten();
+
 /// Copies what is known of initialisation along with the bytes.
 void copyWritten(const void *to, const void *from, int64_t bytes);
 
