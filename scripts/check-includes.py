@@ -14,7 +14,7 @@ from pathlib import Path
 # Folder -> prefixes of project includes that its files may use.
 ALLOWED = {
     "dialects": ("dialects/",),
-    "passes": ("dialects/", "passes/", "runtime/include/rt.h"),
+    "passes": ("dialects/", "passes/", "runtime/include/rt.h", "runtime/include/rt_cuda.h"),
     "frontends": ("dialects/", "frontends/"),
     "compiler": ("dialects/", "passes/", "frontends/", "compiler/", "runtime/include/"),
     "runtime": ("runtime/",),

@@ -67,9 +67,11 @@ static Expected<std::string> findRuntime(StringRef name) {
   SmallString<256> path(mgq::pluginFolder());
   sys::path::append(path, name);
   if (!sys::fs::exists(path))
-    return makeError("the runtime {0} is missing; build it with "
-                     "scripts/build.sh",
-                     path);
+    return makeError("the runtime {0} is missing; {1}scripts/build.sh makes it",
+                     path,
+                     name.contains("cuda")
+                         ? "scripts/setup.sh --cuda installs what it needs, "
+                         : "");
   return path.str().str();
 }
 

@@ -53,7 +53,7 @@ struct Options {
   int64_t globalBatch = 0; // samples a step; 0: not given
   std::string recompute = "auto";
 
-  int64_t dropWait = -1; // --test-drop-wait
+  int64_t dropWait = -1;    // --test-drop-wait
   bool plan = false;        // print the plan and stop
   std::string planFile;     // where to write it as JSON; empty: nowhere
   std::string planTimeline; // and the schedule as SVG

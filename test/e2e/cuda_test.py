@@ -38,6 +38,11 @@ def check_models(test):
         test.check_close(model, got, right)
 
 
+def errors(got, right):
+    """Of the losses of two logs, relative."""
+    return [abs(a["loss"] / b["loss"] - 1) for a, b in zip(got, right, strict=True)]
+
+
 class Small:
     """A small model with dropout: what does not depend on models is tried on it."""
 
@@ -93,6 +98,20 @@ def check_training(small):
     test.check(same, "a loss scale that is a power of two changes no gradient")
 
 
+def check_change(small):
+    """Layers of progressive precision run other kernels from their step on."""
+    losses = []
+    for steps in (5, 9):
+        program = small.test.compile_cuda(
+            small.model, mlp.TRAINABLE, "--micro-batches=3", "--precision=bf16",
+            f"--fp32-steps={steps}", name=f"change-{steps}",
+        )  # fmt: skip
+        log, _ = small.test.train_cuda(program, small.data, name=f"change-{steps}")
+        losses.append([line["loss"] for line in log])
+    same = [a == b for a, b in zip(*losses, strict=True)]
+    small.test.check(same == [True] * 5 + [False] * 5, f"kernels change in step 6: {same}")
+
+
 def check_resume(small):
     """Going on from a checkpoint gives the bits of a run without interruption."""
     test = small.test
@@ -106,8 +125,8 @@ def check_resume(small):
     whole_log, part_log = (read_log(test.work / f"{name}.jsonl") for name in ("whole", "part"))
     test.check(whole_log[5:] == part_log, "the log of a resume")
     # A checkpoint does not depend on the target.
-    right = test.train(small.cpu, small.data, *resumed, name="moved")
-    worst = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(right[0], part_log, strict=True))
+    right, _ = test.train(small.cpu, small.data, *resumed, name="moved")
+    worst = max(errors(right, part_log))
     test.check(worst <= 1e-5, f"a resume on the CPU: {worst:.1e}")
 
 
@@ -185,8 +204,19 @@ def check_missing(small):
     )  # fmt: skip
     small.check_fault("no GPU", ("cuInit: no CUDA-capable device",), MGQ_FAKE_DEVICES="0")
     small.check_fault(
-        "too little memory", ("the plan needs 288.", " of whose 200.00 MiB 200.00 MiB are free: 88.",
+        "too little memory", ("the plan needs ", " on GPU 0 (mgq test device 0 (sm_80)), ",
+        " more than the 0 bytes that would fit (200.00 MiB are free, 288.00 MiB are for libraries",
         "--recompute=full"), MGQ_FAKE_MEMORY=str(200 << 20),
+    )  # fmt: skip
+    small.check_fault(
+        "an old driver", ("the NVIDIA driver is for CUDA 12.4, 13.0 or later is needed",),
+        MGQ_FAKE_DRIVER="12040",
+    )  # fmt: skip
+    (driver / "libcublasLt.so.13").unlink()
+    (driver / "libcublasLt.so.13").symlink_to(device / "libcuda.so.1")
+    small.check_fault(
+        "another cuBLASLt", ("libcublasLt.so.13 is too old: it has no cublasLtCreate; ",),
+        LD_LIBRARY_PATH=str(driver), **nowhere,
     )  # fmt: skip
     small.check_fault(
         "a cache", ("not supported yet: --cache-frozen on a GPU",), "--cache-frozen=memory"
@@ -194,6 +224,11 @@ def check_missing(small):
     text, code = small.fault("--dry-run", LD_LIBRARY_PATH=str(empty), **nowhere)
     good = code == 0 and "warning: cannot load libcuda.so.1" in text
     test.check(good, f"a dry run without a driver warns: {text}")
+    text, code = small.fault("--dry-run", MGQ_FAKE_MEMORY=str(200 << 20))
+    good = code == 0 and text.startswith("warning: the plan needs ")
+    test.check(good, f"a dry run with too little memory warns: {text}")
+    text, code = small.fault("--dry-run")
+    test.check(code == 0 and text == "", f"a dry run with a GPU is silent: {text}")
 
 
 def check_failures(small):
@@ -230,6 +265,7 @@ def main():
     check_models(test)
     small = Small(test)
     check_training(small)
+    check_change(small)
     check_resume(small)
     check_reports(small)
     check_index(test)

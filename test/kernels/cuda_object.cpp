@@ -3,8 +3,8 @@
 //   mgq-cuda-object IN.mlir OUT.o TWINS [ARCH,...]
 //
 // For tests: OUT.o has the host functions and mgq_cuda_module_table; TWINS gets
-// the bitcode that host twins are made of, OUT.o.ARCH.ptxas.txt what ptxas says.
-// Prints the size of each function's scratch.
+// the bitcode that host twins are made of, OUT.o.ARCH.ptxas.txt what ptxas
+// says. Prints the size of each function's scratch.
 //
 //===----------------------------------------------------------------------===//
 

@@ -2,6 +2,10 @@
 """Runs CUDA kernels of nn ops against NumPy, on the test device.
 
   cuda_ops_test.py --cuda-object PATH --twin PATH --device DIR [--filter REGEX]
+  cuda_ops_test.py --build FOLDER --cuda-object PATH [--architectures ARCH,...]
+  cuda_ops_test.py --run FOLDER
+
+The second form leaves the cases in FOLDER, the third runs them on a GPU.
 
 The cases of op_cases.py, each a layer function, are one module, compiled once
 by mgq-cuda-object for one architecture. mgq-twin makes a host twin of its
@@ -12,6 +16,7 @@ ptxas says of spills is an error.
 
 import argparse
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -29,23 +34,28 @@ GUARD = 64  # bytes before and behind each buffer, to see writes outside it
 
 
 def build(cases, flags, folder):
-    """Compiles all cases; returns the library and scratch sizes by name."""
+    """Compiles all cases; returns the library and scratch sizes by name, which are also in
+    FOLDER/sizes.json."""
     source, object_file = folder / "cases.mlir", folder / "cases.o"
     source.write_text("\n".join(case.function() for case in cases))
     done = subprocess.run(
-        [flags.cuda_object, str(source), str(object_file), str(folder / "twins")],
+        [flags.cuda_object, str(source), str(object_file), str(folder / "twins"),
+         flags.architectures],
         capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
     sizes = dict(line.split() for line in done.stdout.splitlines())
-    subprocess.run([flags.twin, str(folder / "twins")], check=True)
+    sizes = {name: int(size) for name, size in sizes.items()}
+    (folder / "sizes.json").write_text(json.dumps(sizes))
+    if flags.twin:
+        subprocess.run([flags.twin, str(folder / "twins")], check=True)
     library = folder / "cases.so"
     subprocess.run(
         ["cc", "-O1", "-fPIC", "-shared", "-o", library, f"-I{ROOT}",
          "-Wno-implicit-function-declaration",
          ROOT / "test/kernels/cuda_host.c", object_file, "-ldl"],
         check=True)
-    return library, {name: int(size) for name, size in sizes.items()}
+    return library, sizes
 
 
 def spills(report):
@@ -143,7 +153,7 @@ def check_optimizer(device):
         np.testing.assert_array_equal(scaled, (g.astype(np.float64) * (1 / 3)).astype(np.float32))
 
 
-def run_cases(library, sizes, flags, cases):
+def run_cases(library, sizes, cases):
     """In this process, which has the device's environment."""
     device, failures = Device(library), 0
     for case in cases:
@@ -160,12 +170,23 @@ def run_cases(library, sizes, flags, cases):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cuda-object", required=True)
-    parser.add_argument("--twin", required=True)
-    parser.add_argument("--device", required=True)
+    parser.add_argument("--cuda-object")
+    parser.add_argument("--twin")
+    parser.add_argument("--device")
+    parser.add_argument("--architectures", default="sm_80")
     parser.add_argument("--filter", default="")
+    parser.add_argument("--build", type=Path)
+    parser.add_argument("--run", type=Path)
     flags = parser.parse_args()
     cases = [case for case in CASES if re.search(flags.filter, case.name)]
+    if flags.build:
+        flags.build.mkdir(parents=True, exist_ok=True)
+        build(cases, flags, flags.build)
+        return 0
+    if flags.run:
+        sizes = json.loads((flags.run / "sizes.json").read_text())
+        cases = [case for case in cases if case.name in sizes]
+        return 1 if run_cases(flags.run / "cases.so", sizes, cases) else 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         # The loader reads LD_LIBRARY_PATH when a process starts.
@@ -174,7 +195,7 @@ def main():
             os.execv(sys.executable, [sys.executable, *sys.argv])
         library, sizes = build(cases, flags, folder)
         os.environ["MGQ_TWIN_DIR"] = os.environ["TWIN_DIR"] = str(folder / "twins")
-        failed = run_cases(library, sizes, flags, cases)
+        failed = run_cases(library, sizes, cases)
         for kernel in spills(folder / "cases.o.sm_80.ptxas.txt"):
             print(f"FAIL {kernel}: ptxas spills registers", file=sys.stderr)
             failed += 1

@@ -125,18 +125,19 @@ void CudaDevice::await(CUevent event) {
 std::string CudaDevice::memoryShortage(int64_t bytes) {
   size_t free = 0, total = 0;
   cuCall(cuMemGetInfo, &free, &total);
-  int64_t need = bytes + Blas::workspaceBytes() + reservedBytes;
-  auto available = static_cast<int64_t>(free);
-  if (need <= available)
+  int64_t beside = Blas::workspaceBytes() + reservedBytes;
+  int64_t fits = std::max<int64_t>(static_cast<int64_t>(free) - beside, 0);
+  if (bytes <= fits)
     return "";
-  char texts[4][32];
+  char texts[5][32];
   return fmt::format(
-      "the plan needs {} of memory on {}, of whose {} {} are free: {} too "
-      "little; compile for more GPUs, with a smaller micro-batch or "
-      "--recompute=full",
-      bytesText(need, texts[0]), name(),
-      bytesText(static_cast<int64_t>(total), texts[1]),
-      bytesText(available, texts[2]), bytesText(need - available, texts[3]));
+      "the plan needs {} of memory on {}, {} more than the {} that would fit "
+      "({} are free, {} are for libraries); compile for more GPUs, with a "
+      "smaller micro-batch or --recompute=full",
+      bytesText(bytes, texts[0]), name(), bytesText(bytes - fits, texts[1]),
+      bytesText(fits, texts[2]),
+      bytesText(static_cast<int64_t>(free), texts[3]),
+      bytesText(beside, texts[4]));
 }
 
 std::byte *CudaDevice::allocate(int64_t bytes) {

@@ -96,7 +96,7 @@ MGQ_API cuInit(unsigned flags) {
 
 MGQ_API cuDriverGetVersion(int *version) {
   MGQ_ENTER(Nothing);
-  *version = CUDA_VERSION;
+  *version = settings().driver ? settings().driver : CUDA_VERSION;
   return CUDA_SUCCESS;
 }
 

@@ -53,6 +53,7 @@ static Settings readSettings() {
   readNumber("MGQ_FAKE_DEVICES", result.devices, 0);
   readNumber("MGQ_FAKE_SM", result.architecture, 10);
   readNumber("MGQ_FAKE_MEMORY", result.memory, 1);
+  readNumber("MGQ_FAKE_DRIVER", result.driver, 1000);
   readNumber("MGQ_FAKE_SEED", result.seed, 0);
   readNumber("MGQ_FAKE_DELAY", result.delay, 0);
   readNumber("MGQ_FAKE_TIMEOUT", result.timeout, 1);

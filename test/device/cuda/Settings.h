@@ -21,6 +21,7 @@ struct Settings {
   int devices = 1;            ///< MGQ_FAKE_DEVICES
   int architecture = 80;      ///< MGQ_FAKE_SM, 86 for sm_86
   int64_t memory = 2ll << 30; ///< MGQ_FAKE_MEMORY, bytes of a device
+  int driver = 0;             ///< MGQ_FAKE_DRIVER, 0: the headers' version
   uint64_t seed = 0;          ///< MGQ_FAKE_SEED
   int delay = 100;            ///< MGQ_FAKE_DELAY, microseconds at most
   int timeout = 60;           ///< MGQ_FAKE_TIMEOUT, seconds

@@ -132,7 +132,8 @@ KERNEL within_warp(const float *x, float *y, float a, int n) {
   y[THREAD] = twice[THREAD ^ 1];
 }
 
-/* The threads of a warp read what one of them then writes; n: with a barrier. */
+/* The threads of a warp read what one of them then writes; n: with a barrier.
+ */
 KERNEL read_by_warp(const float *x, float *y, float a, int n) {
   int first = THREAD & ~31;
   float one;

@@ -98,6 +98,7 @@ UNARY(tanh_approx_f, tanhf(x))
 UNARY(tanh_approx_f32, tanhf(x))
 UNARY(fabs_f, fabsf(x))
 UNARY(fabs_f32, fabsf(x))
+double twin_nvvm_fabs_f64(double x) { return fabs(x); }
 UNARY_FTZ(fabs_ftz, fabsf(x))
 UNARY_FTZ(fabs_ftz_f32, fabsf(x))
 UNARY(floor_f, floorf(x))
@@ -295,3 +296,39 @@ void twin_asm_mad_lo_cc_u32_madc_hi_u32_0(twin_words *out, uint32_t a,
   out->low = (uint32_t)result;
   out->high = (uint32_t)(result >> 32);
 }
+
+/* Approximate on a GPU; rounded correctly here. */
+double twin_asm_rsqrt_approx_ftz_f64(double x) { return 1 / sqrt(x); }
+
+/* 128 bits in carry chains of 32: libdevice reduces large angles of f64 with
+ * them. */
+typedef struct {
+  uint64_t low, high;
+} twin_longs;
+typedef unsigned __int128 twin_wide;
+
+static void twin_split(twin_longs *out, twin_wide value) {
+  out->low = (uint64_t)value;
+  out->high = (uint64_t)(value >> 64);
+}
+static twin_wide twin_join(uint64_t low, uint64_t high) {
+  return (twin_wide)high << 64 | low;
+}
+/* clang-format off */
+void twin_asm_reg_u32_r0_r1_r2_r3_alo_ahi_blo_bhi_clo_chi_mov_b64_alo_ahi_mov_b64_blo_bhi_mov_b64_clo_chi_mad_lo_cc_u32_r0_alo_blo_clo_madc_hi_cc_u32_r1_alo_blo_chi_madc_hi_u32_r2_alo_bhi_0_mad_lo_cc_u32_r1_alo_bhi_r1_madc_hi_cc_u32_r2_ahi_blo_r2_madc_hi_u32_r3_ahi_bhi_0_mad_lo_cc_u32_r1_ahi_blo_r1_madc_lo_cc_u32_r2_ahi_bhi_r2_addc_u32_r3_r3_0_mov_b64_r0_r1_mov_b64_r2_r3(
+    twin_longs *out, uint64_t a, uint64_t b, uint64_t c) {
+  twin_split(out, (twin_wide)a * b + c);
+}
+void twin_asm_reg_u32_r0_r1_r2_r3_alo_ahi_blo_bhi_mov_b64_alo_ahi_mov_b64_blo_bhi_mul_lo_u32_r0_alo_blo_mul_hi_u32_r1_alo_blo_mad_lo_cc_u32_r1_alo_bhi_r1_madc_hi_u32_r2_alo_bhi_0_mad_lo_cc_u32_r1_ahi_blo_r1_madc_hi_cc_u32_r2_ahi_blo_r2_madc_hi_u32_r3_ahi_bhi_0_mad_lo_cc_u32_r2_ahi_bhi_r2_addc_u32_r3_r3_0_mov_b64_r0_r1_mov_b64_r2_r3(
+    twin_longs *out, uint64_t a, uint64_t b) {
+  twin_split(out, (twin_wide)a * b);
+}
+void twin_asm_reg_u32_r0_r1_r2_r3_a0_a1_a2_a3_b0_b1_b2_b3_mov_b64_a0_a1_mov_b64_a2_a3_mov_b64_b0_b1_mov_b64_b2_b3_add_cc_u32_r0_a0_b0_addc_cc_u32_r1_a1_b1_addc_cc_u32_r2_a2_b2_addc_u32_r3_a3_b3_mov_b64_r0_r1_mov_b64_r2_r3(
+    twin_longs *out, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+  twin_split(out, twin_join(a, b) + twin_join(c, d));
+}
+void twin_asm_reg_u32_r0_r1_r2_r3_a0_a1_a2_a3_b0_b1_b2_b3_mov_b64_a0_a1_mov_b64_a2_a3_mov_b64_b0_b1_mov_b64_b2_b3_sub_cc_u32_r0_a0_b0_subc_cc_u32_r1_a1_b1_subc_cc_u32_r2_a2_b2_subc_u32_r3_a3_b3_mov_b64_r0_r1_mov_b64_r2_r3(
+    twin_longs *out, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+  twin_split(out, twin_join(a, b) - twin_join(c, d));
+}
+/* clang-format on */
