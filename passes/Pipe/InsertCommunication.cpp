@@ -380,15 +380,11 @@ struct InsertCommunicationPass
     : mgq::pipe::impl::InsertCommunicationPassBase<InsertCommunicationPass> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    auto plans = module.getOps<PlanOp>();
-    if (plans.empty()) {
-      module.emitError("has no pipe.plan");
-      return signalPassFailure();
-    }
-    FailureOr<StepGraph> graph = StepGraph::create(module, *plans.begin());
+    FailureOr<StepGraph> graph = StepGraph::create(module);
     if (failed(graph))
       return signalPassFailure();
-    Communication(module, *plans.begin(), std::move(*graph)).run();
+    PlanOp plan = graph->plan;
+    Communication(module, plan, std::move(*graph)).run();
   }
 };
 } // namespace

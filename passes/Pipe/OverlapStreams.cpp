@@ -195,12 +195,7 @@ struct OverlapStreamsPass
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    auto plans = module.getOps<PlanOp>();
-    if (plans.empty()) {
-      module.emitError("has no pipe.plan");
-      return signalPassFailure();
-    }
-    FailureOr<StepGraph> graph = StepGraph::create(module, *plans.begin());
+    FailureOr<StepGraph> graph = StepGraph::create(module);
     if (failed(graph))
       return signalPassFailure();
     for (RankOp rank : module.getOps<RankOp>())

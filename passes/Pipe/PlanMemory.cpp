@@ -341,20 +341,14 @@ struct PlanMemoryPass : mgq::pipe::impl::PlanMemoryPassBase<PlanMemoryPass> {
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    auto plans = module.getOps<PlanOp>();
-    if (plans.empty()) {
-      module.emitError("has no pipe.plan");
-      return signalPassFailure();
-    }
-    PlanOp plan = *plans.begin();
-    FailureOr<StepGraph> graph = StepGraph::create(module, plan);
+    FailureOr<StepGraph> graph = StepGraph::create(module);
     if (failed(graph))
       return signalPassFailure();
     Kernels kernels(module);
     SmallVector<Crossing> crossings = graph->crossings();
     for (RankOp rank : module.getOps<RankOp>())
-      if (failed(RankPlanner(module, plan, *graph, kernels, crossings, rank,
-                             copyWeights)
+      if (failed(RankPlanner(module, graph->plan, *graph, kernels, crossings,
+                             rank, copyWeights)
                      .run()))
         return signalPassFailure();
   }

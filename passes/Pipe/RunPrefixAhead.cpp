@@ -72,12 +72,10 @@ struct RunPrefixAheadPass
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    auto plans = module.getOps<PlanOp>();
-    if (plans.empty()) {
-      module.emitError("has no pipe.plan");
+    FailureOr<PlanOp> found = findPlan(module);
+    if (failed(found))
       return signalPassFailure();
-    }
-    PlanOp plan = *plans.begin();
+    PlanOp plan = *found;
     // Without replicas no sum is waited for.
     if (plan.getReplicas() == 1 && !thisStep)
       return;

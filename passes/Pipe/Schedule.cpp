@@ -156,12 +156,10 @@ struct SchedulePass : mgq::pipe::impl::SchedulePassBase<SchedulePass> {
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    auto plans = module.getOps<PlanOp>();
-    if (plans.empty()) {
-      module.emitError("has no pipe.plan to schedule");
+    FailureOr<PlanOp> found = findPlan(module);
+    if (failed(found))
       return signalPassFailure();
-    }
-    PlanOp plan = *plans.begin();
+    PlanOp plan = *found;
     planner::ScheduleProblem problem = makeProblem(plan);
     auto orders = planner::makeSchedule(kindOf(plan), problem);
     if (!orders) {

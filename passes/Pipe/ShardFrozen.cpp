@@ -83,15 +83,10 @@ namespace {
 struct ShardFrozenPass : mgq::pipe::impl::ShardFrozenPassBase<ShardFrozenPass> {
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    auto plans = module.getOps<PlanOp>();
-    if (plans.empty()) {
-      module.emitError("has no pipe.plan");
-      return signalPassFailure();
-    }
-    PlanOp plan = *plans.begin();
-    FailureOr<StepGraph> graph = StepGraph::create(module, plan);
+    FailureOr<StepGraph> graph = StepGraph::create(module);
     if (failed(graph))
       return signalPassFailure();
+    PlanOp plan = graph->plan;
     if (plan.getStages() * plan.getReplicas() == 1)
       return;
     Kernels kernels(module);

@@ -138,8 +138,23 @@ void StepGraph::buildSequences() {
   }
 }
 
+FailureOr<PlanOp> mgq::pipe::findPlan(ModuleOp module) {
+  auto plans = module.getOps<PlanOp>();
+  if (plans.empty())
+    return module.emitError("has no pipe.plan");
+  return *plans.begin();
+}
+
+FailureOr<StepGraph> StepGraph::create(ModuleOp module) {
+  FailureOr<PlanOp> plan = findPlan(module);
+  if (failed(plan))
+    return failure();
+  return create(module, *plan);
+}
+
 FailureOr<StepGraph> StepGraph::create(ModuleOp module, PlanOp plan) {
   StepGraph graph;
+  graph.plan = plan;
   for (ChunkOp chunk : plan.getOps<ChunkOp>()) {
     graph.stages.emplace_back(chunk.getRanks());
     graph.splitsWeight.push_back(chunk.getWeight());

@@ -64,13 +64,19 @@ private:
   llvm::DenseMap<mlir::Operation *, int64_t> index;
 };
 
+/// The plan of a module; fails, with a message, where there is none.
+mlir::FailureOr<PlanOp> findPlan(mlir::ModuleOp module);
+
 class StepGraph {
 public:
   /// Fails, with a message, for functions that hold more than calls. Weight
   /// calls of a chunk that the plan runs without a weight op belong to its
   /// backward sequence.
   static mlir::FailureOr<StepGraph> create(mlir::ModuleOp module, PlanOp plan);
+  /// With the module's own plan.
+  static mlir::FailureOr<StepGraph> create(mlir::ModuleOp module);
 
+  PlanOp plan;
   CallList train, model, count;
   int64_t chunks = 0;
   /// The chunk that makes the loss.

@@ -52,11 +52,15 @@ def main():
         count(executable, test.work / "mlp.st", steps, "--replay", replay) for steps in (110, 160)
     )
     test.check(few == many, f"changes: {few} calls in 110 steps, {many} in 160")
-    for model, stages, replicas in (("a1", 1, 1), ("a9", 1, 1), ("a1", 3, 1), ("a1", 2, 2)):
-        what = f"{model} on {stages} x {replicas}"
+    for model, stages, replicas, *options in (
+        ("a1", 1, 1), ("a9", 1, 1), ("a1", 3, 1), ("a1", 2, 2),
+        ("a1", 1, 2, "--gradient-compression=sparse24"), ("a1", 2, 1, "--frozen=sharded"),
+        ("a1", 1, 1, "--precision=bf16", "--fp32-steps=105"),
+    ):  # fmt: skip
+        what = " ".join([f"{model} on {stages} x {replicas}", *options])
         executable = test.compile(
             DATA / model / "model.onnx", MODELS[model], "--micro-batches=2",
-            f"--stages={stages}", f"--replicas={replicas}", name=what,
+            f"--stages={stages}", f"--replicas={replicas}", *options, name=f"{model}-{len(what)}",
         )  # fmt: skip
         data = DATA / model / "inputs.safetensors"
         few, many = (count(executable, data, steps) for steps in (110, 160))

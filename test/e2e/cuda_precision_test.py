@@ -11,9 +11,9 @@ from harness import DATA
 
 BF16 = 1e-2  # relative to f32
 PRECISIONS = {
-    "layered": ("--precision=layered",),
-    "bf16": ("--precision=bf16",),
-    "progressive": ("--precision=bf16", "--fp32-steps=4", "--bf16-ramp=3"),
+    "layered": (MODELS, "--precision=layered"),
+    "bf16": (("a3",), "--precision=bf16"),
+    "progressive": (("a1",), "--precision=bf16", "--fp32-steps=4", "--bf16-ramp=3"),
 }
 
 
@@ -23,8 +23,8 @@ def main():
         path, data = DATA / model / "model.onnx", DATA / model / "inputs.safetensors"
         options = (path, trainable, "--micro-batches=2")
         right = test.train(test.compile(*options, name=f"cpu-{model}"), data, name="cpu")
-        for precision, flags in PRECISIONS.items():
-            if precision == "progressive" and model != "a1":
+        for precision, (models, *flags) in PRECISIONS.items():
+            if model not in models:
                 continue
             what = f"{model} in {precision}"
             program = test.compile_cuda(*options, *flags, name=f"{model}-{precision}")

@@ -212,6 +212,12 @@ def check_missing(small):
         "an old driver", ("the NVIDIA driver is for CUDA 12.4, 13.0 or later is needed",),
         MGQ_FAKE_DRIVER="12040",
     )  # fmt: skip
+    wheel = test.work / "venv" / "lib" / "python3.11" / "site-packages" / "nvidia" / "cu13" / "lib"
+    wheel.mkdir(parents=True)
+    (wheel / "libcublasLt.so.13").symlink_to(device / "libcublasLt.so.13")
+    places = {**nowhere, "VIRTUAL_ENV": str(test.work / "venv")}
+    text, code = small.fault(steps=1, LD_LIBRARY_PATH=str(driver), **places)
+    test.check(code == 0, f"cuBLASLt in a wheel is found: {text}")
     (driver / "libcublasLt.so.13").unlink()
     (driver / "libcublasLt.so.13").symlink_to(device / "libcuda.so.1")
     small.check_fault(

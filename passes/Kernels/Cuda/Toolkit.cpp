@@ -21,14 +21,18 @@ static std::string fileIn(StringRef folder, StringRef a, StringRef b) {
 
 Expected<CudaToolkit> mgq::kernels::findCudaToolkit(StringRef given) {
   SmallVector<std::string> folders;
+  auto add = [&](std::string folder) {
+    if (!is_contained(folders, folder))
+      folders.push_back(std::move(folder));
+  };
   if (!given.empty()) {
-    folders.push_back(given.str());
+    add(given.str());
   } else {
     if (auto home = sys::Process::GetEnv("CUDA_HOME"))
-      folders.push_back(*home);
-    folders.push_back("/usr/local/cuda");
+      add(*home);
+    add("/usr/local/cuda");
 #ifdef MGQ_CUDA_TOOLKIT
-    folders.push_back(MGQ_CUDA_TOOLKIT);
+    add(MGQ_CUDA_TOOLKIT);
 #endif
   }
   for (const std::string &folder : folders) {

@@ -206,6 +206,7 @@ Blas::Plan &Blas::planOf(const mgq_cuda_product &product) {
            made->a, made->c, made->c, preference, 1, &best, &found);
   if (!found)
     fail("cublasLtMatmulAlgoGetHeuristic: no algorithm");
+  checkBlas(best.state, "cublasLtMatmulAlgoGetHeuristic");
   made->algorithm = best.algo;
   plan = std::move(made);
   return *plan;

@@ -1,6 +1,6 @@
 // RUN: mgq-opt %s --pipe-schedule --verify-diagnostics
 
 // A schedule needs a plan.
-// expected-error @below {{has no pipe.plan to schedule}}
+// expected-error @below {{has no pipe.plan}}
 module {
 }
