@@ -20,7 +20,7 @@ import launch
 import numpy as np
 import onnx
 from cuda import MODELS, CudaTest, fresh, write_data
-from harness import DATA, read_log
+from harness import DATA, read_folder, read_log
 
 import mlp  # harness adds its folder to the path
 import st
@@ -222,6 +222,38 @@ def check_schedules(ranks, small):
         ranks.check_same(f"{name} {launcher}", got, expected)
 
 
+def check_uneven(ranks, small):
+    """Replicas of which some have micro-batches without a target, so that their sums
+    begin in other orders; evaluation; a resume on another cut."""
+    test = small.test
+    holes = mlp.data(24, batch=2, length=6)
+    holes["labels"][[0, 1, 2, 5, 9, 10, 11, 12, 13]] = -100
+    data = test.work / "holes"
+    st.write(data, holes)
+    runs, options = {}, ("--micro-batches=2", "--replicas=2")
+    for name, cut in {"whole": (), "cut": ("--stages=2", "--partition=uniform")}.items():
+        executable = test.compile_cuda(
+            small.model, mlp.TRAINABLE, *options, *cut, "--bucket-size=256", name=name
+        )
+
+        def run(what, *more, executable=executable):
+            return test.train_cuda(
+                executable, data, "--shuffle=off", "--eval-data", data, "--eval-steps", 5,
+                "--output-dir", test.work / f"{what}-out", "--save-steps", 5, *more,
+                name=what, MGQ_FAKE_DEVICES="4",
+            )  # fmt: skip
+
+        runs[name] = run(name)
+    ranks.check_same("uneven replicas", runs["cut"], runs["whole"])
+    resumed = ("--resume-from-checkpoint", test.work / "whole-out" / "checkpoint-5")
+    log, _ = run("resumed", *resumed)
+    test.check(log == runs["whole"][0][5:], "a resume on another cut: the log")
+    last, right = (
+        read_folder(test.work / f"{name}-out" / "checkpoint-10") for name in ("resumed", "whole")
+    )
+    test.check(len(last) == 3 and last == right, "a resume on another cut: the checkpoint")
+
+
 def check_waits(small):
     """Each wait for a message is needed: without it the test device reports a race."""
     test = small.test
@@ -288,6 +320,7 @@ def main():
         ranks.check_model(model, cases)
     small = Small(test)
     check_schedules(ranks, small)
+    check_uneven(ranks, small)
     check_waits(small)
     check_faults(small)
     check_size(small)
