@@ -98,6 +98,25 @@ def check_training(small):
     test.check(same, "a loss scale that is a power of two changes no gradient")
 
 
+def check_holes(small):
+    """A step and micro-batches without targets; gradients that are not finite."""
+    test, data = small.test, st.read(small.data)
+    data["labels"] = data["labels"].copy()
+    data["labels"][[0, 3, 4, 5, 7, 8]] = -100
+    st.write(test.work / "holes.data", data)
+    logs = []
+    for executable, train in ((small.cpu, test.train), (small.cuda, test.train_cuda)):
+        name = f"holes-{len(logs)}"
+        log, _ = train(executable, test.work / "holes.data", "--shuffle", "off", name=name)
+        logs.append([line["loss"] for line in log])
+    good = all(abs(a - b) <= 1e-5 * abs(b) for a, b in zip(*logs, strict=True))
+    test.check(good and logs[1][1] == 0 < logs[1][0], f"holes in the labels: {logs[1][:3]}")
+    small.check_fault(
+        "gradients that are not finite", ("the gradient of parameter 'blocks.0.lora_A' is not "
+        "finite in step 2; --on-nonfinite=skip skips such steps",), "--learning-rate-of=*=1e30",
+    )  # fmt: skip
+
+
 def check_change(small):
     """Layers of progressive precision run other kernels from their step on."""
     losses = []
@@ -271,6 +290,7 @@ def main():
     check_models(test)
     small = Small(test)
     check_training(small)
+    check_holes(small)
     check_change(small)
     check_resume(small)
     check_reports(small)
