@@ -13,6 +13,7 @@ using Clock = std::chrono::steady_clock;
 // As long as compute threads spin: a peer that is nearly there is met without
 // a system call, one that computes is not disturbed.
 static constexpr std::chrono::microseconds spinTime{20};
+static constexpr size_t leastPosts = 256;
 
 /// Now, as spans count.
 static double seconds() {
@@ -69,6 +70,7 @@ private:
   }
   int32_t endPost(int64_t request, mgq_span *span);
   int32_t allGather(const void *mine, int64_t bytes, void *all);
+  void addPosts();
   Post *match(Post &post);
   bool remove(Post &post);
   void noteCall() {
@@ -109,6 +111,7 @@ private:
 
 ThreadTransport::End::End(ThreadTransport &group, int32_t rank, int32_t size)
     : group(group), rank(rank) {
+  addPosts();
   table.self = this;
   table.name = "threads";
   table.rank = rank;
@@ -212,6 +215,17 @@ void ThreadTransport::End::wakeOthers() {
       end->wake();
 }
 
+/// Room for as many messages more as there have been at once, first for
+/// leastPosts: how many are open depends on who is faster, and steps should not
+/// allocate.
+void ThreadTransport::End::addPosts() {
+  size_t before = posts.size(), after = std::max(leastPosts, 2 * before);
+  posts.resize(after);
+  unused.reserve(after);
+  for (size_t i = after; i > before; --i)
+    unused.push_back(static_cast<int64_t>(i) - 1);
+}
+
 int32_t ThreadTransport::End::begin(bool isSend, void *data, int64_t bytes,
                                     int32_t peer, int32_t tag,
                                     int64_t *request) {
@@ -221,11 +235,8 @@ int32_t ThreadTransport::End::begin(bool isSend, void *data, int64_t bytes,
   if (peer < 0 || peer >= table.size)
     return fault(fmt::format("rank {} has a message for rank {} of {}", rank,
                              peer, table.size));
-  if (unused.empty()) {
-    posts.emplace_back();
-    unused.reserve(posts.size());
-    unused.push_back(static_cast<int64_t>(posts.size()) - 1);
-  }
+  if (unused.empty())
+    addPosts();
   *request = unused.back();
   unused.pop_back();
   Post &mine = posts[*request];
