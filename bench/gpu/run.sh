@@ -2,7 +2,7 @@
 # Tests and times prebuilt executables on a GPU; under 8 minutes.
 #   FOLDER/run.sh [OUT.json]
 # FOLDER: what prepare.sh made. Needs a driver, and a python3 with torch (whose wheels bring
-# cuBLASLt and NCCL), numpy, onnx and safetensors. Prints a table, writes OUT.json.
+# cuBLASLt and NCCL), numpy, ml_dtypes, onnx and safetensors. Prints a table, writes OUT.json.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 libraries=$(python3 - <<'PY'

@@ -265,8 +265,9 @@ static ExitStatus checkFlags(const Flags &flags) {
   }
   for (const std::string &arch : flags.gpuArch)
     if (!kernels::isCudaArchitecture(arch))
-      return usage("--gpu-arch=" + arch +
-                   ": expected sm_80 or later, as sm_80,sm_90");
+      return usage(
+          "--gpu-arch=" + arch +
+          ": expected sm_80, sm_86, sm_87, sm_89, sm_90, sm_100 or sm_120");
   if (flags.planTimeline.getNumOccurrences() && !hasPlan)
     return usage("--plan-timeline needs --plan");
   return kSuccess;

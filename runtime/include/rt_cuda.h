@@ -5,7 +5,8 @@
 |* (mgq_kernel: args, scratch), but its pointers are device addresses, all of
 |* them (weights' too) multiples of 16, and it only enqueues work on the calling
 |* thread's current stream. It calls the functions below; the runtime
-(runtime/src/cuda) has them. They return
+|* (runtime/src/cuda) has them. Matrices of products may begin anywhere in such
+|* a buffer. They return
 |* nothing: the runtime keeps the first fault of a stream and reports it at the
 |* next event.
 |*
@@ -43,8 +44,9 @@ typedef struct mgq_cuda_kernel {
   int32_t checks;
 } mgq_cuda_kernel;
 
-/* In device memory, one per rank, zero at the start. The first check that fails
- * sets it; the runtime looks at it where it waits for the device anyway. */
+/* In device memory, one per layer function, zero at the start. The first check
+ * that fails sets it; the runtime looks at it where it waits for the device
+ * anyway. */
 typedef struct mgq_cuda_check {
   int32_t failed; /* 0, or 1 + index into mgq_cuda_module.checks */
   int32_t unused;

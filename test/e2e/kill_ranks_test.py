@@ -74,10 +74,16 @@ def main():
         victim = moments.randrange(RANKS)
         os.kill(ranks[victim], signal.SIGKILL)
         killed = time.monotonic()
-        _, errors = process.communicate(timeout=60)
         while rank_processes(executable) and time.monotonic() < killed + 60:
             time.sleep(0.01)
         slowest = max(slowest, time.monotonic() - killed)
+        try:
+            _, errors = process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            # Open MPI 4.1's mpirun now and then hangs in PMIx_server_finalize, all ranks
+            # gone, where one dies in MPI_Init.
+            process.kill()
+            _, errors = process.communicate()
         statuses.add(process.returncode)
         named += f"rank {victim}" in errors.decode(errors="replace")
         reached.append(steps_in(log))

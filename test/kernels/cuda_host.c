@@ -31,6 +31,27 @@ static uint64_t check;
     }                                                                          \
   } while (0)
 
+/* The image for a device, as the runtime chooses it. */
+static const void *image_for(int device) {
+  const mgq_cuda_module *table = &mgq_cuda_module_table;
+  const mgq_cuda_image *best = NULL;
+  int major, minor;
+  int32_t i;
+  CALL("cuDeviceGetAttribute", &major, 75 /* compute capability */, device);
+  CALL("cuDeviceGetAttribute", &minor, 76, device);
+  for (i = 0; i < table->image_count; ++i) {
+    const mgq_cuda_image *image = &table->images[i];
+    if (image->sm / 10 == major && image->sm <= 10 * major + minor &&
+        (!best || image->sm > best->sm))
+      best = image;
+  }
+  if (!best) {
+    fprintf(stderr, "no image for sm_%d%d\n", major, minor);
+    exit(1);
+  }
+  return best->data;
+}
+
 void test_open(void) {
   const mgq_cuda_module *table = &mgq_cuda_module_table;
   int device;
@@ -46,7 +67,7 @@ void test_open(void) {
   CALL("cuDevicePrimaryCtxRetain", &context, device);
   CALL("cuCtxSetCurrent", context);
   CALL("cuStreamCreate", &stream, 1 /* not with the null stream */);
-  CALL("cuModuleLoadData", &module, table->images[0].data);
+  CALL("cuModuleLoadData", &module, image_for(device));
   for (i = 0; i < table->kernel_count; ++i)
     CALL("cuModuleGetFunction", &functions[i], module, table->kernels[i].name);
   CALL("cuMemAlloc_v2", &check, sizeof(mgq_cuda_check));

@@ -18,6 +18,7 @@
 #include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
 #include "mlir/Target/LLVMIR/Dialect/NVVM/NVVMToLLVMIRTranslation.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/Bitcode/BitcodeWriter.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/FileSystem.h"
@@ -28,10 +29,18 @@
 using namespace mlir;
 using namespace mgq::kernels;
 
+/// The version of PTX that has an architecture, as LLVM names it; empty: not
+/// known.
+static StringRef ptxOf(StringRef architecture) {
+  return llvm::StringSwitch<StringRef>(architecture)
+      .Cases({"sm_80", "sm_86", "sm_87", "sm_89", "sm_90"}, "+ptx80")
+      .Case("sm_100", "+ptx86")
+      .Case("sm_120", "+ptx87")
+      .Default("");
+}
+
 bool mgq::kernels::isCudaArchitecture(StringRef name) {
-  int number;
-  return name.consume_front("sm_") && !name.getAsInteger(10, number) &&
-         number >= 80;
+  return !ptxOf(name).empty();
 }
 
 static llvm::Error writeFile(const llvm::Twine &path, StringRef bytes) {
@@ -114,8 +123,9 @@ llvm::Error Assembly::translate(gpu::GPUModuleOp device,
                                 const CudaImageOptions &options,
                                 const CudaToolkit &toolkit) {
   MLIRContext *context = device.getContext();
-  auto target = NVVM::NVVMTargetAttr::get(
-      context, /*optLevel=*/3, "nvptx64-nvidia-cuda", architecture, "+ptx80");
+  auto target =
+      NVVM::NVVMTargetAttr::get(context, /*optLevel=*/3, "nvptx64-nvidia-cuda",
+                                architecture, ptxOf(architecture));
   auto grab = [&](llvm::Module &module) {
     llvm::raw_string_ostream stream(bitcode);
     llvm::WriteBitcodeToFile(module, stream);

@@ -471,20 +471,24 @@ bool Kernels::writes(gpu::LaunchFuncOp launch, unsigned index) {
   return found;
 }
 
-/// Fails if a kernel that runs between a load and `user`, which is to repeat
-/// it, writes the buffer.
+/// Fails if a kernel or a product that runs between a load and `user`, which is
+/// to repeat it, writes the buffer.
 LogicalResult Kernels::checkLoads(const Inputs &inputs, Operation *user) {
   for (Operation *op : inputs.cloned) {
     auto load = dyn_cast<memref::LoadOp>(op);
     if (!load)
       continue;
     Value root = rootOf(load.getMemRef());
-    for (Operation *next = load; next != user; next = next->getNextNode())
+    for (Operation *next = load; next != user; next = next->getNextNode()) {
+      auto product = dyn_cast<kern::MatmulOp>(next);
+      bool isWritten = product && rootOf(product.getInit()) == root;
       if (auto launch = dyn_cast<gpu::LaunchFuncOp>(next))
         for (unsigned i = 0; i < launch.getNumKernelOperands(); ++i)
-          if (launch.getKernelOperand(i) == root && writes(launch, i))
-            return load.emitOpError(
-                "is of a buffer that is written before the value is used");
+          isWritten |= launch.getKernelOperand(i) == root && writes(launch, i);
+      if (isWritten)
+        return load.emitOpError(
+            "is of a buffer that is written before the value is used");
+    }
   }
   return success();
 }

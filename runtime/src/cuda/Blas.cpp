@@ -7,6 +7,7 @@
 
 #include "runtime/src/cuda/Blas.h"
 #include "runtime/src/common/Error.h"
+#include "runtime/src/common/Types.h"
 
 using namespace mgq::rt;
 
@@ -133,18 +134,18 @@ private:
   cublasLtMatmulDesc_t handle = nullptr;
 };
 
-/// What an algorithm must do with: room, and the alignment of rt_cuda.h.
+/// What an algorithm must do with: room, and how matrices are aligned.
 class Preference {
 public:
-  Preference() {
+  Preference(uint32_t a, uint32_t b, uint32_t c) {
     blasCall(cublasLtMatmulPreferenceCreate, &handle);
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
         static_cast<uint64_t>(workspaceSize));
-    for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      set(attribute, uint32_t{16});
+    // The library's A and B are the other way around.
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c);
   }
   Preference(const Preference &) = delete;
   Preference &operator=(const Preference &) = delete;
@@ -194,12 +195,29 @@ void Blas::allocate() {
   workspace = std::make_unique<DeviceMemory>(workspaceSize);
 }
 
-Blas::Plan &Blas::planOf(const mgq_cuda_product &product) {
-  std::unique_ptr<Plan> &plan = plans[&product];
+/// What all matrices of a batch are aligned to: views may begin anywhere.
+static uint32_t alignmentOf(const void *first, int64_t batch, int64_t stride,
+                            int32_t type) {
+  auto bits = reinterpret_cast<uintptr_t>(first) | uintptr_t{16};
+  if (batch > 1)
+    bits |=
+        static_cast<uintptr_t>(stride * typeBytes(static_cast<mgq_type>(type)));
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
+
+Blas::Key Blas::keyOf(const mgq_cuda_product &p, const void *a, const void *b,
+                      const void *c) {
+  return {&p, alignmentOf(a, p.batch, p.stride_a, p.a_type),
+          alignmentOf(b, p.batch, p.stride_b, p.b_type),
+          alignmentOf(c, p.batch, p.stride_c, p.c_type)};
+}
+
+Blas::Plan &Blas::planOf(const Key &key) {
+  std::unique_ptr<Plan> &plan = plans[key];
   if (plan)
     return *plan;
-  auto made = std::make_unique<Plan>(product);
-  Preference preference;
+  auto made = std::make_unique<Plan>(*std::get<0>(key));
+  Preference preference(std::get<1>(key), std::get<2>(key), std::get<3>(key));
   cublasLtMatmulHeuristicResult_t best = {};
   int found = 0;
   blasCall(cublasLtMatmulAlgoGetHeuristic, handle, made->description, made->b,
@@ -225,7 +243,7 @@ void Blas::run(const mgq_cuda_product &product, const void *a, const void *b,
     beta = &wideZero;
   }
   try {
-    const Plan &plan = planOf(product);
+    const Plan &plan = planOf(keyOf(product, a, b, c));
     blasCall(cublasLtMatmul, handle, plan.description, alpha, b, plan.b, a,
              plan.a, beta, c, plan.c, c, plan.c, &plan.algorithm,
              workspace->as<void>(), workspaceSize, stream);

@@ -6,15 +6,16 @@
 #include "runtime/include/rt_cuda.h"
 #include "runtime/src/cuda/Driver.h"
 #include <cublasLt.h>
+#include <map>
 #include <memory>
-#include <unordered_map>
+#include <tuple>
 
 namespace mgq::rt {
 
 struct BlasLibrary;
 
 /// The products of a rank. Each table's algorithm is chosen when the product is
-/// first run, by shapes and types alone, and kept.
+/// first run, by shapes, types and how its matrices are aligned, and kept.
 class Blas {
 public:
   /// Throws Error: no cuBLASLt, or one that is too old.
@@ -28,9 +29,10 @@ public:
   /// Takes it: after the arena, whose lack of memory has more to say.
   void allocate();
 
-  /// Whether a product has run.
-  bool knows(const mgq_cuda_product &product) const {
-    return plans.find(&product) != plans.end();
+  /// Whether a product has run on matrices that are aligned like these.
+  bool knows(const mgq_cuda_product &product, const void *a, const void *b,
+             const void *c) const {
+    return plans.find(keyOf(product, a, b, c)) != plans.end();
   }
   /// Enqueues a product. Throws Error, with what it is a product of.
   void run(const mgq_cuda_product &product, const void *a, const void *b,
@@ -38,12 +40,18 @@ public:
 
 private:
   struct Plan;
-  Plan &planOf(const mgq_cuda_product &product);
+  /// With the bytes, at most 16, that the matrices of a, b and c are multiples
+  /// of.
+  using Key =
+      std::tuple<const mgq_cuda_product *, uint32_t, uint32_t, uint32_t>;
+  static Key keyOf(const mgq_cuda_product &product, const void *a,
+                   const void *b, const void *c);
+  Plan &planOf(const Key &key);
 
   const BlasLibrary &library;
   cublasLtHandle_t handle = nullptr;
   std::unique_ptr<DeviceMemory> workspace;
-  std::unordered_map<const mgq_cuda_product *, std::unique_ptr<Plan>> plans;
+  std::map<Key, std::unique_ptr<Plan>> plans;
 };
 
 } // namespace mgq::rt

@@ -12,9 +12,12 @@ static int attribute(CUdevice device, CUdevice_attribute which) {
 }
 
 Context::Context(int32_t place, int32_t ranksHere, bool inProcess) {
-  cuCall(cuInit, 0);
+  CUresult status = cuTry(cuInit, 0);
+  if (status != CUDA_ERROR_NO_DEVICE)
+    checkDriver(status, "cuInit");
   int count = 0;
-  cuCall(cuDeviceGetCount, &count);
+  if (status == CUDA_SUCCESS)
+    cuCall(cuDeviceGetCount, &count);
   if (count == 0)
     fail("no GPU is visible to this process; CUDA_VISIBLE_DEVICES says which "
          "are");
@@ -92,6 +95,8 @@ Module::Module(const Context &context) {
     if (status != CUDA_SUCCESS)
       fail("cuModuleGetFunction of kernel {}: {}", table.kernels[i].name,
            driverText(status));
+    // A lazy load in a step would wait for the GPU, which may wait for a peer.
+    cuCall(cuFuncLoad, function);
     functions.push_back(function);
   }
 }

@@ -60,6 +60,11 @@ CudaDevice::CudaDevice(const mgq_device_request &request)
               1,
           compute),
       parameters(mostParameters()) {
+  // Page-locked memory that is taken in a step would wait for the GPU.
+  int64_t largest = 0;
+  for (int32_t i = 0; i < request.program->input_count; ++i)
+    largest = std::max(largest, request.program->inputs[i].tensor.bytes);
+  staging.reserve(largest);
   currentDevice = this;
 }
 
@@ -232,7 +237,7 @@ void CudaDevice::launch(int32_t kernel, int64_t blocks, void *const *params) {
 
 void CudaDevice::multiply(const mgq_cuda_product &product, const void *a,
                           const void *b, void *c) {
-  if (!fault.empty() || (rehearsing && blas.knows(product)))
+  if (!fault.empty() || (rehearsing && blas.knows(product, a, b, c)))
     return;
   try {
     blas.run(product, a, b, c, target);

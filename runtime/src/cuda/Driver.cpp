@@ -17,6 +17,14 @@ Driver::Driver() : library(place) {
   // Streams that share a queue of the GPU wait for each other. Messages wait
   // for other ranks, so each stream should have its own.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  // First: an old one lacks functions.
+  int version = 0;
+  library.find(cuDriverGetVersion, "cuDriverGetVersion");
+  if (cuDriverGetVersion(&version) == CUDA_SUCCESS && version < oldestDriver)
+    fail("the NVIDIA driver is for CUDA {}.{}, {}.{} or later is needed; "
+         "update the driver",
+         version / 1000, version % 1000 / 10, oldestDriver / 1000,
+         oldestDriver % 1000 / 10);
 #define MGQ_FIND_NAMED(name, text) library.find(name, text);
 #define MGQ_FIND(name) MGQ_FIND_NAMED(name, MGQ_TEXT(name))
 #define MGQ_TEXT(name) #name
@@ -24,12 +32,6 @@ Driver::Driver() : library(place) {
 #undef MGQ_TEXT
 #undef MGQ_FIND
 #undef MGQ_FIND_NAMED
-  int version = 0;
-  if (cuDriverGetVersion(&version) == CUDA_SUCCESS && version < oldestDriver)
-    fail("the NVIDIA driver is for CUDA {}.{}, {}.{} or later is needed; "
-         "update the driver",
-         version / 1000, version % 1000 / 10, oldestDriver / 1000,
-         oldestDriver % 1000 / 10);
 }
 
 const Driver &mgq::rt::driver() {

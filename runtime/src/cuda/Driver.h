@@ -40,6 +40,7 @@
   X(cuModuleLoadData)                                                          \
   X(cuModuleUnload)                                                            \
   X(cuModuleGetFunction)                                                       \
+  X(cuFuncLoad)                                                                \
   X(cuLaunchKernel)
 
 namespace mgq::rt {

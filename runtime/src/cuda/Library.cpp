@@ -40,8 +40,11 @@ Library::Library(const LibraryPlace &place) : place(place) {
   for (const std::string &pattern : patternsOf(place)) {
     glob_t found = {};
     if (!handle && glob(pattern.c_str(), 0, nullptr, &found) == 0)
-      for (size_t i = 0; i < found.gl_pathc && !handle; ++i)
+      for (size_t i = 0; i < found.gl_pathc && !handle; ++i) {
         handle = dlopen(found.gl_pathv[i], flags);
+        if (!handle) // It is there: why it does not load says more.
+          fault = dlerror();
+      }
     globfree(&found);
   }
   if (!handle)

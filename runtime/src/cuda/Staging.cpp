@@ -26,15 +26,19 @@ bool Staging::isFree(int64_t from, int64_t to) const {
   });
 }
 
+void Staging::reserve(int64_t bytes) {
+  if (4 * bytes <= size && ring)
+    return;
+  while (!open.empty())
+    finishOldest();
+  size = std::max(4 * bytes, leastRing);
+  ring.reset();
+  ring = std::make_unique<PinnedMemory>(size);
+  next = 0;
+}
+
 std::byte *Staging::begin(int64_t bytes) {
-  if (4 * bytes > size || !ring) {
-    while (!open.empty())
-      finishOldest();
-    size = std::max(4 * bytes, leastRing);
-    ring.reset();
-    ring = std::make_unique<PinnedMemory>(size);
-    next = 0;
-  }
+  reserve(bytes);
   if (next + bytes > size)
     next = 0;
   while (open.size() >= mostOpen || !isFree(next, next + bytes))

@@ -26,13 +26,16 @@ private:
 };
 
 /// A ring of page-locked memory through which the host hands bytes to a
-/// stream, without waiting for earlier ones until the ring is full. It grows to
-/// four times the largest write.
+/// stream, without waiting for earlier ones until the ring is full. It has four
+/// times the largest write; growing waits for the GPU.
 class Staging {
 public:
   /// `wait` returns when an event has happened.
   Staging(CUstream stream, std::function<void(CUevent)> wait)
       : stream(stream), wait(std::move(wait)) {}
+
+  /// Makes room for writes of `bytes`.
+  void reserve(int64_t bytes);
 
   /// Room for a write.
   std::byte *begin(int64_t bytes);

@@ -155,6 +155,11 @@ MGQ_API cuModuleGetFunction(CUfunction *function, CUmodule handle,
   return CUDA_ERROR_NOT_FOUND;
 }
 
+MGQ_API cuFuncLoad(CUfunction handle) {
+  MGQ_ENTER(Context);
+  return handle ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 MGQ_API cuModuleGetGlobal(CUdeviceptr *address, size_t *bytes, CUmodule handle,
                           const char *name) {
   MGQ_ENTER(Context);
