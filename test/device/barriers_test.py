@@ -75,7 +75,9 @@ def main():
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tools = SimpleNamespace(cuda_object=flags.cuda_object, twin=flags.twin)
+        tools = SimpleNamespace(
+            cuda_object=flags.cuda_object, twin=flags.twin, architectures="sm_80"
+        )
         library, sizes = build(cases(), tools, folder)
         status, text = run(library, sizes, folder / "twins", flags.device)
         if status != 0 or REPORT in text:

@@ -185,6 +185,53 @@ def gather_model(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
+def views_model(path):
+    """Products of columns and rows of others, and into them: views that no 16 bytes align."""
+    def weight(name, *shape):
+        values = np.random.default_rng(len(name)).standard_normal(shape) / shape[0] ** 0.5
+        return numpy_helper.from_array(values.astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "fc0.w"], ["a"]),
+        helper.make_node("MatMul", ["x", "fc1.weight"], ["b"]),
+        helper.make_node("Concat", ["a", "b"], ["both"], axis=1),
+        helper.make_node("Slice", ["both", "first", "last", "axis"], ["rows"]),
+        helper.make_node("Split", ["both"], ["left", "right"], axis=1, num_outputs=2),
+        helper.make_node("MatMul", ["right", "fc2.w"], ["high"]),
+        helper.make_node("MatMul", ["rows", "fc3.weights"], ["low"]),
+        helper.make_node("Concat", ["high", "low"], ["logits"], axis=0),
+        helper.make_node("SoftmaxCrossEntropyLoss", ["logits", "labels"], ["loss"]),
+    ]
+    params = [
+        weight("fc0.w", 7, 3), weight("fc1.weight", 7, 7), weight("fc2.w", 5, 5),
+        weight("fc3.weights", 10, 5), numpy_helper.from_array(np.array([1], np.int64), "first"),
+        numpy_helper.from_array(np.array([3], np.int64), "last"),
+        numpy_helper.from_array(np.array([0], np.int64), "axis"),
+    ]  # fmt: skip
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [6, 7]),
+        helper.make_tensor_value_info("labels", TensorProto.INT64, [8]),
+    ]
+    loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "views", inputs, [loss], params)
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+
+
+def check_views(test):
+    """Products take matrices that begin anywhere."""
+    model, data = test.work / "views.onnx", test.work / "views.data"
+    views_model(model)
+    random = np.random.default_rng(3)
+    st.write(data, {
+        "x": random.standard_normal((10, 6, 7)).astype(np.float32),
+        "labels": random.integers(0, 5, (10, 8)),
+    })  # fmt: skip
+    right = test.train(test.compile(model, "fc*", name="views"), data, name="cpu-views")
+    program = test.compile_cuda(model, "fc*", name="cuda-views")
+    test.check_close("views", test.train_cuda(program, data, name="views"), right)
+
+
 def check_index(test):
     """An index out of range is said as by the CPU executable."""
     model, data = test.work / "gather.onnx", test.work / "gather.data"
@@ -221,7 +268,7 @@ def check_missing(small):
         "another architecture", ("has code for sm_80, GPU 0 (mgq test device 0 (sm_90)) is sm_90; "
         "compile it with --gpu-arch=sm_90",), MGQ_FAKE_SM="90",
     )  # fmt: skip
-    small.check_fault("no GPU", ("cuInit: no CUDA-capable device",), MGQ_FAKE_DEVICES="0")
+    small.check_fault("no GPU", ("no GPU is visible to this process",), MGQ_FAKE_DEVICES="0")
     small.check_fault(
         "too little memory", ("the plan needs ", " on GPU 0 (mgq test device 0 (sm_80)), ",
         " more than the 0 bytes that would fit (200.00 MiB are free, 288.00 MiB are for libraries",
@@ -295,6 +342,7 @@ def main():
     check_resume(small)
     check_reports(small)
     check_index(test)
+    check_views(test)
     check_missing(small)
     check_failures(small)
     test.end()
