@@ -85,7 +85,11 @@ def main():
             process.kill()
             _, errors = process.communicate()
         statuses.add(process.returncode)
-        named += f"rank {victim}" in errors.decode(errors="replace")
+        text = errors.decode(errors="replace")
+        if f"rank {victim}" in text:
+            named += 1
+        else:
+            print(f"killed rank {victim}:\n{text}")
         reached.append(steps_in(log))
     test.run(*again)
 

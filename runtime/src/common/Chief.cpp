@@ -99,16 +99,19 @@ void Chief::logStep(int64_t step, bool wasEvaluated) {
 
 double Chief::bubble() const { return bubbles.median(); }
 
-/// "step 0.61 s (predicted 0.58), bubble 12.3 % (predicted 11.0 %)".
-static std::string timesText(const mgq_program &program, double seconds,
-                             double bubble) {
-  std::string text = fmt::format("step {:.3g} s", seconds);
+/// "step 0.61 s (predicted 0.58), bubble 12.3 % (predicted 11.0 %)". How long
+/// it is depends on the time: a string would allocate more in some runs.
+static fmt::memory_buffer timesText(const mgq_program &program, double seconds,
+                                    double bubble) {
+  fmt::memory_buffer text;
+  auto add = std::back_inserter(text);
+  fmt::format_to(add, "step {:.3g} s", seconds);
   if (program.predicted_step_seconds >= 0)
-    text += fmt::format(" (predicted {:.3g})", program.predicted_step_seconds);
-  text += fmt::format(", bubble {:.1f} %", 100 * bubble);
+    fmt::format_to(add, " (predicted {:.3g})", program.predicted_step_seconds);
+  fmt::format_to(add, ", bubble {:.1f} %", 100 * bubble);
   if (program.predicted_bubble >= 0)
-    text +=
-        fmt::format(" (predicted {:.1f} %)", 100 * program.predicted_bubble);
+    fmt::format_to(add, " (predicted {:.1f} %)",
+                   100 * program.predicted_bubble);
   return text;
 }
 
@@ -133,8 +136,10 @@ void Chief::noteLayers(int64_t step) {
 void Chief::close(const mgq_program &last, const TrainerState &state) {
   log.sync();
   // One rank waits for nobody: its steps have no bubble to tell of.
-  if (rankCount(program) > 1 && seconds.count() > 0 && bubbles.count() > 0)
-    progress->note(timesText(last, seconds.median(), bubble()));
+  if (rankCount(program) > 1 && seconds.count() > 0 && bubbles.count() > 0) {
+    fmt::memory_buffer text = timesText(last, seconds.median(), bubble());
+    progress->note({text.data(), text.size()});
+  }
   progress.reset();
   if (state.emptySteps || state.nonfiniteSteps)
     printError("note: {} steps had no valid target, {} were skipped for "
