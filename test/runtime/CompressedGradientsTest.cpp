@@ -330,7 +330,7 @@ TEST(CompressedGradients, ResidualsAreSavedWhole) {
     model.step(toy, step, 1, true);
   Saved saved = saveAfterSteps(toy);
   std::vector<float> owners(toy.gradientFloats());
-  model.blocks.scatter(0, model.blocks.count(), model.owner.data(),
+  model.blocks.scatter(hostDevice(), 0, model.blocks.count(), model.owner.data(),
                        owners.data());
   EXPECT_EQ(saved.owners, owners);
   ASSERT_EQ(saved.workers.size(), 3u);
