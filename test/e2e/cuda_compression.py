@@ -9,6 +9,7 @@ import shutil
 
 import numpy as np
 import onnx
+from cuda import fresh
 from harness import read_folder, read_log
 
 import mlp  # harness adds its folder to the path
@@ -27,22 +28,26 @@ class Runs:
         onnx.save(mlp.build(**SIZES), self.model)
         st.write(self.data, mlp.data(48, batch=2, length=4))
 
+    def executable(self, target, compression, replicas, stages=1):
+        """Where that is, if it has been compiled."""
+        return self.test.work / f"{target}-{compression}-{replicas}-{stages}"
+
     def compile(self, target, compression, replicas, stages=1):
         words = (
             f"--replicas={replicas}", f"--micro-batches={4 // replicas}", f"--stages={stages}",
             f"--gradient-compression={compression}",
         )  # fmt: skip
-        name = f"{target}-{compression}-{replicas}-{stages}"
+        name = self.executable(target, compression, replicas, stages).name
         if target == "cuda":
             return self.test.compile_cuda(self.model, mlp.TRAINABLE, *words, name=name)
         return self.test.compile(self.model, mlp.TRAINABLE, *words, name=name)
 
-    def run(self, name, executable, *options, steps=STEPS, warmup=WARMUP, rate=1e-3, launcher=(),
+    def run(self, name, executable, *options, steps=STEPS, warmup=WARMUP, rate=3e-4, launcher=(),
             keep=False):  # fmt: skip
         """Log, tensors and bytes of the last checkpoint, and bytes sent by each rank."""
         folder = self.test.work / name
         if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+            fresh(folder)
         self.test.run(
             *launcher, executable, "--data", self.data, "--steps", steps, "--learning-rate", rate,
             "--threads", 1, "--compression-warmup", warmup, "--output-dir", folder,
@@ -60,19 +65,54 @@ class Runs:
         return read_log(folder / "log"), tensors, read_folder(last), sent
 
 
-def check_close(test, what, got, right):
-    """Losses, parameters and residuals of two runs."""
+def check_close(test, what, got, right, part=""):
+    """Losses and the tensors whose names begin with `part`; parameters by default. (What
+    the optimizer keeps of a gradient may differ by what one is rounded to.)"""
     losses = max(
         abs(a["loss"] - b["loss"]) / abs(b["loss"]) for a, b in zip(got[0], right[0], strict=True)
     )
     worst, name = max(
         (np.abs(got[1][name] - array).max() / max(np.abs(array).max(), 1e-30), name)
         for name, array in right[1].items()
-        if np.issubdtype(array.dtype, np.floating) and not name.startswith("residual/")
+        if (name.startswith(part) if part else "/" not in name)
     )
     test.check(losses <= CLOSE, f"{what}: losses within {CLOSE}, found {losses:.1e}")
-    test.check(worst <= CLOSE, f"{what}: parameters within {CLOSE}, found {worst:.1e} {name}")
+    test.check(worst <= CLOSE, f"{what}: tensors within {CLOSE}, found {worst:.1e} {name}")
     test.check(got[1].keys() == right[1].keys(), f"{what}: same tensors")
+
+
+def check_cuts(runs, name, one):
+    """The same on two stages, in processes, and resumed."""
+    test, cut = runs.test, runs.compile("cuda", name, 2, stages=2)
+    two = runs.run("cut", cut, launcher=("mpirun", "-n", 4))
+    test.check(two[0] == one[0] and two[2] == one[2], "compressed: stages and processes")
+    runs.run("parts", cut, steps=3)
+    latest = ("--resume-from-checkpoint", "latest")
+    parts = runs.run("parts", runs.executable("cuda", name, 2), *latest, keep=True)
+    test.check(parts[0] == one[0] and parts[2] == one[2], "compressed: a resume on another cut")
+    # What four workers of another target keep is shared out to two.
+    runs.run("four", runs.compile("cpu", name, 4), steps=3)
+    both = {}
+    for target in ("cpu", "cuda"):
+        shutil.copytree(test.work / "four", test.work / f"two-{target}")
+        both[target] = runs.run(
+            f"two-{target}", runs.executable(target, name, 2), *latest, steps=4, keep=True
+        )
+    for part in ("", "residual/worker.", "residual/owner/"):
+        check_close(test, f"four workers on two GPUs {part}", both["cuda"], both["cpu"], part)
+
+
+def check_skipped(runs, name):
+    """The first update makes all that follows not finite."""
+    options = ("--on-nonfinite", "skip", "--max-grad-norm", 0, "--save-steps", 1)
+    executable = runs.executable("cuda", name, 2)
+    log, *_ = runs.run("skipped", executable, *options, steps=3, warmup=0, rate=1e38)
+    files = [
+        (runs.test.work / f"skipped/checkpoint-{i}/optimizer.safetensors").read_bytes()
+        for i in (1, 2, 3)
+    ]
+    good = ["skipped" in line for line in log] == [False, True, True] and len(set(files)) == 1
+    runs.test.check(good, "compressed: skipped steps leave residuals alone")
 
 
 def check_compression(test):
@@ -83,11 +123,7 @@ def check_compression(test):
         check_close(test, compression, one, right)
         test.check(one[3] == right[3], f"{compression}: {sum(one[3])} bytes are sent")
         kept = [one[1][name] for name in one[1] if name.startswith("residual/")]
-        test.check(kept and all(array.any() for array in kept), f"{compression}: residuals are kept")
-    cut = runs.compile("cuda", compression, 2, stages=2)
-    two = runs.run("cut", cut, launcher=("mpirun", "-n", 4))
-    test.check(two[0] == one[0] and two[2] == one[2], "compressed: stages and processes")
-    runs.run("parts", cut, steps=3)
-    latest = ("--resume-from-checkpoint", "latest")
-    parts = runs.run("parts", runs.test.work / f"cuda-{compression}-2-1", *latest, keep=True)
-    test.check(parts[0] == one[0] and parts[2] == one[2], "compressed: a resume on another cut")
+        good = len(kept) == 3 * 4 and all(array.any() for array in kept)
+        test.check(good, f"{compression}: residuals are kept")
+    check_cuts(runs, compression, one)
+    check_skipped(runs, compression)

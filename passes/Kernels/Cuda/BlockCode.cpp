@@ -14,14 +14,13 @@ BlockCode::BlockCode(OpBuilder &b, Location loc, BlockFormat format, Value lane,
     : b(b), s(b, loc), format(format), word(b.getI32Type()),
       single(b.getF32Type()), lane(lane) {
   auto field = [&](size_t at, Type type) -> Value {
-    Value address = LLVM::GEPOp::create(
-        b, loc, entry.getType(), b.getI8Type(), entry,
-        ArrayRef<LLVM::GEPArg>{static_cast<int32_t>(at)});
+    Value address =
+        LLVM::GEPOp::create(b, loc, entry.getType(), b.getI8Type(), entry,
+                            ArrayRef<LLVM::GEPArg>{static_cast<int32_t>(at)});
     return LLVM::LoadOp::create(b, loc, type, address);
   };
   value = field(offsetof(mgq_cuda_block, value), b.getI64Type());
-  offset =
-      s.sub(field(offsetof(mgq_cuda_block, byte), b.getI64Type()), first);
+  offset = s.sub(field(offsetof(mgq_cuda_block, byte), b.getI64Type()), first);
   count = field(offsetof(mgq_cuda_block, count), word);
   groups = field(offsetof(mgq_cuda_block, groups), word);
   index = shiftLeft(lane, 3);
@@ -77,7 +76,8 @@ Value BlockCode::valueIf(Value condition, Type type,
 
 void BlockCode::doIf(Value condition, llvm::function_ref<void()> yes) {
   branch(
-      condition, {}, [&] { return yes(), Results(); }, [] { return Results(); });
+      condition, {}, [&] { return yes(), Results(); },
+      [] { return Results(); });
 }
 
 /// `base`, `offset` (i32 or i64) and `more` bytes on.
@@ -179,9 +179,8 @@ void BlockCode::storeValues(const LaneValues &values, Value block) {
       },
       [&] {
         for (int64_t i = 0; i < 8; ++i)
-          doIf(less(s.add(index, i32(i)), count), [&] {
-            storeVector(all[i], moved(mine, i32(4 * i)));
-          });
+          doIf(less(s.add(index, i32(i)), count),
+               [&] { storeVector(all[i], moved(mine, i32(4 * i))); });
         return Results();
       });
 }
@@ -241,9 +240,9 @@ Value BlockCode::scaleOf(ArrayRef<Kept> kept) {
     largest = s.max(largest, s.select(hasGroup(group), most, i32(0)));
   }
   for (int64_t mask = kWarp / 2; mask > 0; mask /= 2) {
-    Value other = NVVM::ShflOp::create(
-        b, s.loc, word, i32(-1), largest, i32(mask), i32(kWarp - 1),
-        NVVM::ShflKind::bfly, UnitAttr());
+    Value other =
+        NVVM::ShflOp::create(b, s.loc, word, i32(-1), largest, i32(mask),
+                             i32(kWarp - 1), NVVM::ShflKind::bfly, UnitAttr());
     largest = s.max(largest, other);
   }
   return arith::DivFOp::create(b, s.loc, bitcast(largest, single),
@@ -262,8 +261,9 @@ Value BlockCode::int8Of(Value bits, Value scale) {
 /// A scale that is zero, or not finite, alone makes what it is a factor of so.
 Value BlockCode::int8Pair(const Kept &kept, Value scale) {
   Value bits = bitcast(scale, word), exponent = i32(0x7f800000);
-  Value pair = s.lor(s.land(int8Of(kept.first, scale), i32(255)),
-                     shiftLeft(s.land(int8Of(kept.second, scale), i32(255)), 8));
+  Value pair =
+      s.lor(s.land(int8Of(kept.first, scale), i32(255)),
+            shiftLeft(s.land(int8Of(kept.second, scale), i32(255)), 8));
   pair = s.select(equal(bits, i32(0)), i32(0), pair);
   return s.select(equal(s.land(bits, exponent), exponent), i32(0x0101), pair);
 }
@@ -287,9 +287,9 @@ LaneCode BlockCode::pack(const LaneValues &values) {
                            ? int8Pair(kept[group], code.scale)
                            : pairOf(kept[group].first, kept[group].second);
   // Half a byte without a group is 0.
-  code.positions = s.lor(
-      kept[0].positions,
-      s.select(hasGroup(1), shiftLeft(kept[1].positions, 4), i32(0)));
+  code.positions =
+      s.lor(kept[0].positions,
+            s.select(hasGroup(1), shiftLeft(kept[1].positions, 4), i32(0)));
   return code;
 }
 
@@ -315,8 +315,7 @@ LaneValues BlockCode::unpack(const LaneCode &code) {
   }
   for (int group = 0; group < 2 && isSparse(); ++group) {
     auto [first, second] = keptValues(code, group);
-    Value positions =
-        s.land(shiftRight(code.positions, 4 * group), i32(15));
+    Value positions = s.land(shiftRight(code.positions, 4 * group), i32(15));
     Value ofFirst = s.land(positions, i32(3)),
           ofSecond = shiftRight(positions, 2);
     for (int i = 0; i < 4; ++i) {
@@ -344,8 +343,8 @@ Value BlockCode::hasDense(int i) {
 /// Whether words have all of the lane's part.
 Value BlockCode::isWhole() {
   int64_t alignment = format == BlockFormat::BF16 ? 16 : 2 * keptBytes();
-  Value odd = s.land(offset, s.constant(offset.getType(),
-                                        static_cast<double>(alignment - 1)));
+  Value odd = s.land(
+      offset, s.constant(offset.getType(), static_cast<double>(alignment - 1)));
   Value isAligned = equal(odd, s.constant(offset.getType(), 0));
   Value isFull = isSparse() ? hasGroup(1)
                             : s.compare(nn::ComparePredicate::Le,
@@ -414,9 +413,8 @@ LaneCode BlockCode::loadParts(Value bytes) {
       return loadBytes(moved(keptAt(bytes), i32(group * keptBytes())),
                        keptBytes());
     });
-  code.positions = valueIf(hasGroup(0), word, [&] {
-    return loadBytes(positionsAt(bytes), 1);
-  });
+  code.positions = valueIf(hasGroup(0), word,
+                           [&] { return loadBytes(positionsAt(bytes), 1); });
   if (hasScale())
     code.scale = bitcast(valueIf(hasGroups(), word,
                                  [&] { return loadBytes(blockAt(bytes), 4); }),
@@ -478,12 +476,10 @@ void BlockCode::storeParts(const LaneCode &code, Value bytes) {
       storeBytes(code.kept[group],
                  moved(keptAt(bytes), i32(group * keptBytes())), keptBytes());
     });
-  doIf(hasGroup(0),
-       [&] { storeBytes(code.positions, positionsAt(bytes), 1); });
+  doIf(hasGroup(0), [&] { storeBytes(code.positions, positionsAt(bytes), 1); });
   if (hasScale())
-    doIf(s.land(equal(lane, i32(0)), hasGroups()), [&] {
-      storeBytes(bitcast(code.scale, word), blockAt(bytes), 4);
-    });
+    doIf(s.land(equal(lane, i32(0)), hasGroups()),
+         [&] { storeBytes(bitcast(code.scale, word), blockAt(bytes), 4); });
 }
 
 void BlockCode::store(const LaneCode &code, Value bytes) {

@@ -99,7 +99,9 @@ private:
   bool isSparse() const { return format != BlockFormat::BF16; }
   bool hasScale() const { return format == BlockFormat::Sparse24Int8; }
   int64_t keptBytes() const { return hasScale() ? 2 : 4; }
-  Value hasGroup(int group) { return less(s.add(firstGroup, i32(group)), groups); }
+  Value hasGroup(int group) {
+    return less(s.add(firstGroup, i32(group)), groups);
+  }
   Value hasDense(int index);
   Value hasGroups() { return less(i32(0), groups); }
   Value isWhole();
@@ -117,11 +119,11 @@ private:
   mlir::OpBuilder &b;
   ScalarBuilder s;
   BlockFormat format;
-  Type word, single;           ///< i32, f32.
-  Value lane, index;           ///< i32: in the warp; of its first value.
-  Value firstGroup;            ///< i32: of the lane.
-  Value value, offset;         ///< i64: of the block; its first byte.
-  Value count, groups;         ///< i32: of the block.
+  Type word, single;   ///< i32, f32.
+  Value lane, index;   ///< i32: in the warp; of its first value.
+  Value firstGroup;    ///< i32: of the lane.
+  Value value, offset; ///< i64: of the block; its first byte.
+  Value count, groups; ///< i32: of the block.
 };
 
 } // namespace mgq::kernels

@@ -118,9 +118,9 @@ void CompressionWriter::addEncode() {
         };
         LaneValues factors;
         factors.fill(in[factor]);
-        LaneValues x = zip(
-            code.loadValues(ofBlock(in[values])), factors,
-            [](ScalarBuilder &s, Value a, Value c) { return s.mul(a, c); });
+        LaneValues x =
+            zip(code.loadValues(ofBlock(in[values])), factors,
+                [](ScalarBuilder &s, Value a, Value c) { return s.mul(a, c); });
         x = sum(x, code.loadValues(ofBlock(in[residual])));
         LaneCode encoded = code.pack(x);
         code.store(encoded, in[to]);
@@ -130,7 +130,15 @@ void CompressionWriter::addEncode() {
 }
 
 void CompressionWriter::addCombine() {
-  enum { pieces = others, stride, pieceCount, residual, newResidual, to, values };
+  enum {
+    pieces = others,
+    stride,
+    pieceCount,
+    residual,
+    newResidual,
+    to,
+    values
+  };
   Type i64 = b.getI64Type();
   add("combine", {pointer, i64, i64, pointer, pointer, pointer, pointer},
       [&](BlockCode &code, ValueRange in, Value number) {
@@ -138,9 +146,8 @@ void CompressionWriter::addCombine() {
         // What leaves everything as it is, zeros' signs, too.
         SmallVector<Value> none(LaneValues().size(),
                                 s.constant(b.getF32Type(), -0.0));
-        auto loop = scf::ForOp::create(b, loc, s.index(0),
-                                       s.toIndex(in[pieceCount]), s.index(1),
-                                       none);
+        auto loop = scf::ForOp::create(
+            b, loc, s.index(0), s.toIndex(in[pieceCount]), s.index(1), none);
         auto carried = [](ValueRange range) {
           LaneValues result;
           llvm::copy(range, result.begin());
@@ -149,11 +156,13 @@ void CompressionWriter::addCombine() {
         {
           OpBuilder::InsertionGuard guard(b);
           b.setInsertionPointToEnd(loop.getBody());
-          Value at = s.mul(s.fromIndex(loop.getInductionVar(), i64), in[stride]);
+          Value at =
+              s.mul(s.fromIndex(loop.getInductionVar(), i64), in[stride]);
           LaneCode piece = code.load(elements(in[pieces], at, 1));
           LaneValues next =
               sum(carried(loop.getRegionIterArgs()), code.unpack(piece));
-          scf::YieldOp::create(b, loc, ArrayRef<Value>(next.data(), next.size()));
+          scf::YieldOp::create(b, loc,
+                               ArrayRef<Value>(next.data(), next.size()));
         }
         Value dense = s.mul(number, s.constant(i64, 256 * 4));
         auto ofOwner = [&](Value base) { return elements(base, dense, 1); };
@@ -169,11 +178,10 @@ void CompressionWriter::addCombine() {
 
 void CompressionWriter::addDecode() {
   enum { from = others, values };
-  add("decode", {pointer, pointer},
-      [&](BlockCode &code, ValueRange in, Value) {
-        code.storeValues(code.unpack(code.load(in[from])),
-                         elements(in[values], code.firstValue(), 4));
-      });
+  add("decode", {pointer, pointer}, [&](BlockCode &code, ValueRange in, Value) {
+    code.storeValues(code.unpack(code.load(in[from])),
+                     elements(in[values], code.firstValue(), 4));
+  });
 }
 
 namespace {

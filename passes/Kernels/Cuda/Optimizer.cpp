@@ -51,7 +51,8 @@ gpu::GPUFuncOp OptimizerWriter::perElement(StringRef name, ArrayRef<Type> types,
   Writer w(b, loc);
   Value thread = gpu::ThreadIdOp::create(b, loc, gpu::Dimension::x);
   Value block = gpu::BlockIdOp::create(b, loc, gpu::Dimension::x);
-  Value index = w.toI64(w.s.add(w.s.mul(block, w.s.index(kRuntimeThreads)), thread));
+  Value index =
+      w.toI64(w.s.add(w.s.mul(block, w.s.index(kRuntimeThreads)), thread));
   ValueRange arguments = function.getBody().front().getArguments();
   Value inside = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::slt, index,
                                        arguments.back());

@@ -5,7 +5,8 @@
 using namespace mlir;
 using namespace mgq::kernels;
 
-gpu::GPUFuncOp RuntimeKernelWriter::kernel(StringRef name, ArrayRef<Type> types) {
+gpu::GPUFuncOp RuntimeKernelWriter::kernel(StringRef name,
+                                           ArrayRef<Type> types) {
   b.setInsertionPointToEnd(device.getBody());
   auto kernel =
       gpu::GPUFuncOp::create(b, loc, name, b.getFunctionType(types, {}));
@@ -17,7 +18,8 @@ gpu::GPUFuncOp RuntimeKernelWriter::kernel(StringRef name, ArrayRef<Type> types)
   return kernel;
 }
 
-LLVM::LLVMFuncOp RuntimeKernelWriter::host(StringRef name, ArrayRef<Type> types) {
+LLVM::LLVMFuncOp RuntimeKernelWriter::host(StringRef name,
+                                           ArrayRef<Type> types) {
   b.setInsertionPointToEnd(module.getBody());
   auto function = LLVM::LLVMFuncOp::create(
       b, loc, name,
@@ -28,7 +30,7 @@ LLVM::LLVMFuncOp RuntimeKernelWriter::host(StringRef name, ArrayRef<Type> types)
 }
 
 void RuntimeKernelWriter::launch(gpu::GPUFuncOp kernel, Value blocks,
-                             ValueRange operands) {
+                                 ValueRange operands) {
   Value one = arith::ConstantIndexOp::create(b, loc, 1);
   Value threads = arith::ConstantIndexOp::create(b, loc, kRuntimeThreads);
   gpu::LaunchFuncOp::create(

@@ -19,12 +19,12 @@ constexpr int64_t kRuntimeThreads = 256;
 /// Element access and arithmetic in a function of pointers.
 class Writer {
 public:
-  Writer(mlir::OpBuilder &builder, Location loc) : b(builder), s(builder, loc) {}
+  Writer(mlir::OpBuilder &builder, Location loc)
+      : b(builder), s(builder, loc) {}
 
   Value address(Value base, Value index, Type element) {
-    return mlir::LLVM::GEPOp::create(
-        b, s.loc, base.getType(), element, base,
-        ArrayRef<mlir::LLVM::GEPArg>{index});
+    return mlir::LLVM::GEPOp::create(b, s.loc, base.getType(), element, base,
+                                     ArrayRef<mlir::LLVM::GEPArg>{index});
   }
   Value load(Value base, Value index, Type element) {
     return mlir::LLVM::LoadOp::create(b, s.loc, element,

@@ -388,8 +388,7 @@ void CompressedBlocks::decode(int64_t begin, int64_t end, const std::byte *from,
 /// Calls visit(first value, their number, the first one's place in the dense
 /// order) for the blocks of each parameter.
 template <typename Visit>
-void CompressedBlocks::forSpans(int64_t begin, int64_t end,
-                                Visit visit) const {
+void CompressedBlocks::forSpans(int64_t begin, int64_t end, Visit visit) const {
   for (int64_t number = begin; number < end;) {
     const Run &run = runs[runOf(number)];
     int64_t stop = std::min(end, run.endBlock);

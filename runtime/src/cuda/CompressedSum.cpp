@@ -52,7 +52,7 @@ private:
   const CompressedBlocks &blocks;
   CompressedRounds rounds;
   const mgq_cuda_compression &code;
-  DeviceMemory table; ///< A mgq_cuda_block for each block.
+  DeviceMemory table;               ///< A mgq_cuda_block for each block.
   std::unique_ptr<DeviceSum> dense; ///< For warm-up.
 };
 } // namespace
@@ -78,9 +78,8 @@ void CompressedSum::writeTable() {
         device.beginWrite(table.as<mgq_cuda_block>() + begin, bytes));
     for (int64_t i = 0; i < count; ++i) {
       CompressedBlocks::Block block = blocks.block(begin + i);
-      entries[i] = {
-          block.offset, block.byte, static_cast<int32_t>(block.count),
-          static_cast<int32_t>(groupsOf(block.format, block.count))};
+      entries[i] = {block.offset, block.byte, static_cast<int32_t>(block.count),
+                    static_cast<int32_t>(groupsOf(block.format, block.count))};
     }
     device.endWrite();
   }
@@ -97,8 +96,8 @@ void CompressedSum::encode() {
   for (int32_t r = 0; r < view.program.replicas; ++r) {
     Piece piece = pieceOf(r);
     code.encode(piece.table, piece.count, piece.first, state.gradients(),
-                 state.factor(), state.workerRead(), state.workerWrite(),
-                 r == view.replica ? rounds.receiving(r) : rounds.sending(r));
+                state.factor(), state.workerRead(), state.workerWrite(),
+                r == view.replica ? rounds.receiving(r) : rounds.sending(r));
   }
 }
 
@@ -120,9 +119,9 @@ void CompressedSum::combine() {
   Piece own = pieceOf(view.replica);
   int64_t at = rounds.ownerValue();
   code.combine(own.table, own.count, own.first, rounds.receiving(0),
-                rounds.stride(), view.program.replicas, state.ownerRead() + at,
-                state.ownerWrite() + at, rounds.sending(view.replica),
-                state.gradients());
+               rounds.stride(), view.program.replicas, state.ownerRead() + at,
+               state.ownerWrite() + at, rounds.sending(view.replica),
+               state.gradients());
 }
 
 void CompressedSum::gather(Communicator &communicator, CUstream stream) {
@@ -144,7 +143,7 @@ void CompressedSum::decode() {
     Piece piece = pieceOf(r);
     if (r != view.replica)
       code.decode(piece.table, piece.count, piece.first, rounds.sending(r),
-                   state.gradients());
+                  state.gradients());
   }
 }
 
