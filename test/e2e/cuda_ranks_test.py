@@ -259,8 +259,11 @@ def check_uneven(ranks, small):
 def check_waits(small):
     """Each wait for a message is needed: without it the test device reports a race."""
     test = small.test
-    statuses, errors = small.run()
+    calls = test.work / "calls"
+    statuses, errors = small.run(MGQ_FAKE_CALLS=str(calls))
     test.check(statuses == [0, 0] and not any(errors), f"all waits: {statuses} {errors}")
+    launches = re.findall(r"^cuGraphLaunch (\d+)$", calls.read_text(), re.MULTILINE)
+    test.check(len(launches) == 2 and "0" not in launches, f"both ranks launch graphs: {launches}")
     words = [test.args.mgq_compile, small.model, "-o", test.work / "none", "--target=cuda"]
     words += [f"--trainable={mlp.TRAINABLE}", *small.options, "--test-drop-wait=1000000"]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)

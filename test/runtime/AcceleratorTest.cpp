@@ -327,6 +327,7 @@ TEST(Accelerator, RecordsWhatItEnqueues) {
   program.stages = program.replicas = program.layer_count = 1;
   program.layers = &layer;
   program.ranks = &rank;
+  program.model_path = "";
   RankView view(program, 0);
   LateDevice device;
   LateDevice::current = &device;

@@ -273,7 +273,7 @@ void CudaDevice::enqueueRecorded(const WorkKey &key, const char *name,
   }
   std::string text = graphs.record(key, work);
   if (text.empty())
-    return;
+    return leaveCall(name);
   fault.clear(); // Of work that cannot be recorded.
   if (!std::exchange(hasToldOfGraphs, true))
     printError("note: {} does some work without CUDA graphs: {} in layer "
