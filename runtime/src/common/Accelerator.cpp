@@ -14,6 +14,12 @@ using namespace mgq::rt;
 
 void mgq::rt::checkAccelerated(const mgq_program &program,
                                const Options &options) {
+  if (!program.open_device) {
+    if (options.cudaGraphs)
+      failUsage("--cuda-graphs is for programs compiled with --target=cuda; "
+                "this one runs on the CPU");
+    return;
+  }
   if (!options.cacheFrozen.empty())
     refuse("--cache-frozen", "training without it");
   if (program.variant_count > 0)

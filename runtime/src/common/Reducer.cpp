@@ -96,6 +96,12 @@ void Reducer::afterCall(int32_t op, int32_t call) {
       begin(entries[trigger.entry].op);
 }
 
+bool Reducer::beginsAfter(int32_t op, int32_t call) const {
+  return std::any_of(triggers.begin(), triggers.end(), [&](const Trigger &one) {
+    return one.op == op && one.call == call;
+  });
+}
+
 void Reducer::start(Entry &entry) {
   entry.state = State::Running;
   entry.began = secondsNow();
