@@ -17,7 +17,10 @@ class DeviceSums::Sum : public Collective {
 public:
   Sum(DeviceSums &all, const RankView &view, const Bucket &bucket)
       : all(all), view(view), bucket(bucket),
-        rounds(bucket, view.program.replicas) {}
+        rounds(bucket, view.program.replicas), done(all.device.timeFlags()) {
+    if (all.device.timesMessages())
+      began.emplace(all.device.timeFlags());
+  }
 
   /// What it sums is there when all that is enqueued to compute so far is done.
   void begin() override {
@@ -29,6 +32,11 @@ public:
   const std::vector<int64_t> &requests() const override { return none; }
   int64_t sentBytes() const override { return sent; }
   void join() override { done.before(all.device.stream()); }
+  mgq_span span() override {
+    if (!began || !std::exchange(isFresh, false))
+      return {-1, -1};
+    return all.device.spanOf(*began, done);
+  }
 
 private:
   friend class DeviceSums;
@@ -42,7 +50,8 @@ private:
   Bucket bucket;
   SumRounds rounds;
   Event ready, done;
-  bool isReady = false;
+  std::optional<Event> began; ///< Where times are asked for.
+  bool isReady = false, isFresh = false;
   int64_t sent = 0;
   std::vector<int64_t> none;
 };
@@ -105,6 +114,9 @@ void DeviceSums::Sum::enqueue() {
   isReady = false;
   Link &link = all.network.replicas();
   ready.before(link.stream);
+  if (began)
+    began->record(link.stream);
+  isFresh = true;
   for (int64_t at = 0; at < rounds.count; at += rounds.size) {
     rounds.start(rounds.count - at);
     float *round = bucket.values + at;
