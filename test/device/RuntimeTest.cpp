@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "runtime/src/common/Error.h"
+#include "runtime/src/cuda/AllReduce.h"
 #include "runtime/src/cuda/Context.h"
 #include "runtime/src/cuda/Graphs.h"
 #include "runtime/src/cuda/Staging.h"
@@ -20,7 +21,7 @@ using namespace mgq::scenario;
 
 /// No kernels.
 const mgq_cuda_module mgq_cuda_module_table = {
-    MGQ_CUDA_ABI_VERSION, nullptr, 0, nullptr, 0, nullptr, 0};
+    MGQ_CUDA_ABI_VERSION, nullptr, 0, nullptr, 0, nullptr, 0, nullptr};
 
 /// Writes of random sizes and bytes, to one place after the other.
 struct Writes {
@@ -137,4 +138,15 @@ TEST(Runtime, StagingHandsOverAllBytes) {
   Result result = run("staging", {"MGQ_FAKE_SEED=1", "MGQ_FAKE_DELAY=100000"});
   EXPECT_EQ(result.status, 0) << result.output;
   EXPECT_EQ(result.output, "");
+}
+
+TEST(Runtime, CompressedSumsNeedCode) {
+  std::string text;
+  try {
+    compressionCode();
+  } catch (const Error &error) {
+    text = error.what();
+  }
+  EXPECT_EQ(text, "the program's tables are damaged: it has no code for "
+                  "compressed gradients");
 }

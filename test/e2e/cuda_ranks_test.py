@@ -22,6 +22,7 @@ import launch
 import numpy as np
 import onnx
 from cuda import MODELS, CudaTest, fresh, write_data
+from cuda_compression import check_compression
 from harness import DATA, read_folder, read_log
 
 import mlp  # harness adds its folder to the path
@@ -357,6 +358,7 @@ def main():
     check_times(ranks, small)
     check_uneven(ranks, small)
     check_waits(small)
+    check_compression(test)
     check_faults(small)
     check_size(small)
     test.end()

@@ -10,6 +10,8 @@
 
 namespace mgq::rt {
 
+class CompressedGradients;
+
 /// The messages of a list of ops, between arenas of accelerators: they travel
 /// beside what is computed, each kind in the order in which it was begun.
 class DeviceMessages {
@@ -62,8 +64,10 @@ public:
   virtual std::unique_ptr<DeviceMessages>
   makeMessages(const RankView &view, const mgq_op *ops, int32_t count) = 0;
   /// Sums a bucket over replicas, in their order. begin() enqueues all of it.
-  virtual std::unique_ptr<Collective> makeAllReduce(const RankView &view,
-                                                    const Bucket &bucket) = 0;
+  /// `compressed`: what the rank keeps for sums that are, may be null.
+  virtual std::unique_ptr<Collective>
+  makeAllReduce(const RankView &view, const Bucket &bucket,
+                CompressedGradients *compressed) = 0;
 
   /// While on, layer functions only make libraries load what they will need, in
   /// memory that has nothing of value yet. That may wait for all that is

@@ -38,7 +38,7 @@ Reducer::Reducer(const RankView &view, const mgq_op *ops, int32_t count,
       entry.collective = makeShardGather(view, bucket, group);
     else if (Accelerator *accelerator = executor.device().accelerator();
              accelerator && view.program.replicas > 1)
-      entry.collective = accelerator->makeAllReduce(view, bucket);
+      entry.collective = accelerator->makeAllReduce(view, bucket, compressed);
     else if (compressed)
       entry.collective = compressed->makeAllReduce(bucket, times);
     if (!entry.collective)

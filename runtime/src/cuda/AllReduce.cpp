@@ -13,50 +13,58 @@
 
 using namespace mgq::rt;
 
-class DeviceSums::Sum : public Collective {
-public:
-  Sum(DeviceSums &all, const RankView &view, const Bucket &bucket)
-      : all(all), view(view), bucket(bucket),
-        rounds(bucket, view.program.replicas), done(all.device.timeFlags()) {
-    if (all.device.timesMessages())
-      began.emplace(all.device.timeFlags());
-  }
+DeviceSum::DeviceSum(DeviceSums &all, CudaDevice &device)
+    : all(all), device(device), done(device.timeFlags()) {
+  if (device.timesMessages())
+    began.emplace(device.timeFlags());
+}
 
-  /// What it sums is there when all that is enqueued to compute so far is done.
-  void begin() override {
-    ready.record(all.device.stream());
-    isReady = true;
-    all.advance();
-  }
-  bool advance() override { return true; }
-  const std::vector<int64_t> &requests() const override { return none; }
-  int64_t sentBytes() const override { return sent; }
-  void join() override { done.before(all.device.stream()); }
-  mgq_span span() override {
-    if (!began || !std::exchange(isFresh, false))
-      return {-1, -1};
-    return all.device.spanOf(*began, done);
-  }
+void DeviceSum::begin() {
+  ready.record(device.stream());
+  isReady = true;
+  all.advance();
+}
+
+void DeviceSum::join() { done.before(device.stream()); }
+
+mgq_span DeviceSum::span() {
+  if (!began || !std::exchange(isFresh, false))
+    return {-1, -1};
+  return device.spanOf(*began, done);
+}
+
+void DeviceSum::enqueue(Link &link) {
+  isReady = false;
+  ready.before(link.stream);
+  if (began)
+    began->record(link.stream);
+  isFresh = true;
+  exchange(link);
+  done.record(link.stream);
+}
+
+namespace {
+class DenseSum : public DeviceSum {
+public:
+  DenseSum(DeviceSums &all, CudaDevice &device, const RankView &view,
+           const Bucket &bucket)
+      : DeviceSum(all, device), view(view), bucket(bucket),
+        rounds(bucket, view.program.replicas) {}
+
+  void exchange(Link &link) override;
 
 private:
-  friend class DeviceSums;
-  void enqueue();
   void scatter(Link &link, float *round);
   void addShards(CUstream stream, float *own);
   void gather(Link &link, float *round);
 
-  DeviceSums &all;
   const RankView &view;
   Bucket bucket;
   SumRounds rounds;
-  Event ready, done;
-  std::optional<Event> began; ///< Where times are asked for.
-  bool isReady = false, isFresh = false;
-  int64_t sent = 0;
-  std::vector<int64_t> none;
 };
+} // namespace
 
-void DeviceSums::Sum::scatter(Link &link, float *round) {
+void DenseSum::scatter(Link &link, float *round) {
   int32_t me = view.replica;
   auto *to = reinterpret_cast<float *>(bucket.room);
   for (int32_t r = 0; r < view.program.replicas; ++r) {
@@ -73,7 +81,7 @@ void DeviceSums::Sum::scatter(Link &link, float *round) {
 }
 
 /// Sums of the own shard, in the order of replicas, to `own`.
-void DeviceSums::Sum::addShards(CUstream stream, float *own) {
+void DenseSum::addShards(CUstream stream, float *own) {
   int64_t size = rounds.sizeOf(view.replica);
   if (!size)
     return;
@@ -82,20 +90,20 @@ void DeviceSums::Sum::addShards(CUstream stream, float *own) {
   auto add = [&](float *sum, const float *values) {
     view.program.accumulate(sum, values, size);
   };
-  CUstream before = all.device.enqueueOn(stream);
+  CUstream before = device.enqueueOn(stream);
   if (view.replica > 0) {
     for (int32_t r = 1; r < view.replica; ++r)
       add(shards, shards + r * stride);
     add(shards, own);
-    all.device.copy(own, shards, size * 4);
+    device.copy(own, shards, size * 4);
   }
   for (int32_t r = view.replica + 1; r < view.program.replicas; ++r)
     add(own, shards + (r - 1) * stride);
-  all.device.enqueueOn(before);
-  all.device.leaveCall("a sum over replicas");
+  device.enqueueOn(before);
+  device.leaveCall("a sum over replicas");
 }
 
-void DeviceSums::Sum::gather(Link &link, float *round) {
+void DenseSum::gather(Link &link, float *round) {
   int32_t me = view.replica;
   for (int32_t r = 0; r < view.program.replicas; ++r) {
     if (r == me)
@@ -110,13 +118,7 @@ void DeviceSums::Sum::gather(Link &link, float *round) {
   }
 }
 
-void DeviceSums::Sum::enqueue() {
-  isReady = false;
-  Link &link = all.network.replicas();
-  ready.before(link.stream);
-  if (began)
-    began->record(link.stream);
-  isFresh = true;
+void DenseSum::exchange(Link &link) {
   for (int64_t at = 0; at < rounds.count; at += rounds.size) {
     rounds.start(rounds.count - at);
     float *round = bucket.values + at;
@@ -128,21 +130,31 @@ void DeviceSums::Sum::enqueue() {
     gather(link, round);
     link.communicator.endGroup();
   }
-  done.record(link.stream);
+}
+
+std::unique_ptr<DeviceSum> mgq::rt::makeDenseSum(DeviceSums &all,
+                                                 CudaDevice &device,
+                                                 const RankView &view,
+                                                 const Bucket &bucket) {
+  return std::make_unique<DenseSum>(all, device, view, bucket);
 }
 
 void DeviceSums::advance() {
   network.run([&] {
     while (next < sums.size() && sums[next]->isReady)
-      sums[next++]->enqueue();
+      sums[next++]->enqueue(network.replicas());
   });
   if (next == sums.size())
     next = 0;
 }
 
-std::unique_ptr<Collective> DeviceSums::add(const RankView &view,
-                                            const Bucket &bucket) {
-  auto sum = std::make_unique<Sum>(*this, view, bucket);
+std::unique_ptr<Collective>
+DeviceSums::add(const RankView &view, const Bucket &bucket,
+                const CompressedGradients *compressed) {
+  auto *its = compressed ? compressed->find(*bucket.op) : nullptr;
+  std::unique_ptr<DeviceSum> sum =
+      its ? makeCompressedSum(*this, device, view, *compressed, *its, bucket)
+          : makeDenseSum(*this, device, view, bucket);
   sums.push_back(sum.get());
   return sum;
 }

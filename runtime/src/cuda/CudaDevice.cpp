@@ -342,9 +342,10 @@ std::unique_ptr<DeviceMessages> CudaDevice::makeMessages(const RankView &view,
   return makeDeviceMessages(*this, network, view, ops, count);
 }
 
-std::unique_ptr<Collective> CudaDevice::makeAllReduce(const RankView &view,
-                                                      const Bucket &bucket) {
-  return sums.add(view, bucket);
+std::unique_ptr<Collective>
+CudaDevice::makeAllReduce(const RankView &view, const Bucket &bucket,
+                          CompressedGradients *compressed) {
+  return sums.add(view, bucket, compressed);
 }
 
 void CudaDevice::connect() {

@@ -50,8 +50,9 @@ public:
   void squaredNorms(const std::vector<Values> &arrays, double *sums) override;
   std::unique_ptr<DeviceMessages>
   makeMessages(const RankView &view, const mgq_op *ops, int32_t count) override;
-  std::unique_ptr<Collective> makeAllReduce(const RankView &view,
-                                            const Bucket &bucket) override;
+  std::unique_ptr<Collective>
+  makeAllReduce(const RankView &view, const Bucket &bucket,
+                CompressedGradients *compressed) override;
   void rehearse(bool on) override { rehearsing = on; }
   void record(bool on) override;
   void enqueueRecorded(const WorkKey &key, const char *name,
