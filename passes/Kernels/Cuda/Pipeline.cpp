@@ -34,7 +34,9 @@ static void addDevicePasses(OpPassManager &device) {
 
 void mgq::kernels::buildCudaKernelPipeline(OpPassManager &passes,
                                            const CudaOptions &options) {
-  buildBufferPipeline(passes, /*fusedAttention=*/false);
+  buildTensorPipeline(passes, /*fusedAttention=*/false);
+  passes.addPass(createCudaFuseEpiloguesPass());
+  buildBufferPipeline(passes);
   passes.addPass(createCudaPrepareProductsPass());
   LowerLoopsPassOptions loops;
   loops.keepProducts = true;
