@@ -58,7 +58,7 @@ void MatmulOp::build(OpBuilder &builder, OperationState &state, Type result,
                      Value lhs, Value rhs, Value init, bool transposeA,
                      bool transposeB) {
   build(builder, state, TypeRange(result), lhs, rhs, Value(), Value(), init,
-        transposeA, transposeB, /*gelu=*/false);
+        transposeA, transposeB, /*gelu=*/false, llvm::APFloat(1.0));
 }
 
 static Type elementOf(Value value) {

@@ -250,8 +250,8 @@ static Operation *later(Operation *op, Value value) {
 }
 
 void Epilogue::rewrite() {
-  llvm::sort(products, [](const Term &a, const Term &b) {
-    return a.product.getOperation()->isBeforeInBlock(b.product);
+  llvm::sort(products, [](Term a, Term b) {
+    return a.product->isBeforeInBlock(b.product);
   });
   Type type = op->getResult(0).getType();
   Location loc = op.getLoc();

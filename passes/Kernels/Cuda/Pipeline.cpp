@@ -36,6 +36,7 @@ void mgq::kernels::buildCudaKernelPipeline(OpPassManager &passes,
                                            const CudaOptions &options) {
   buildTensorPipeline(passes, /*fusedAttention=*/false);
   passes.addPass(createCudaFuseEpiloguesPass());
+  passes.addPass(createCSEPass());
   buildBufferPipeline(passes);
   passes.addPass(createCudaPrepareProductsPass());
   LowerLoopsPassOptions loops;

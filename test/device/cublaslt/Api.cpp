@@ -74,7 +74,10 @@ LT_API cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-LT_API size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+LT_API size_t cublasLtGetVersion() {
+  int other = injectedFailure(__func__);
+  return other ? size_t(other) : CUBLAS_VERSION;
+}
 
 LT_API size_t cublasLtGetCudartVersion() { return CUDA_VERSION; }
 
