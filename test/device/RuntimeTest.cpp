@@ -13,6 +13,7 @@
 #include "runtime/src/cuda/Staging.h"
 #include "test/device/programs/Scenario.h"
 #include <cmath>
+#include <deque>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <random>
@@ -168,7 +169,8 @@ static mgq_cuda_product productOf(mgq_type in, mgq_type out, int32_t epilogue) {
 /// Runs a product, then again with another bias: the same plan.
 static void checkEpilogue(Blas &blas, const Stream &stream, mgq_type in,
                           mgq_type out, int32_t epilogue) {
-  mgq_cuda_product p = productOf(in, out, epilogue);
+  static std::deque<mgq_cuda_product> tables; // Addresses are keys.
+  const mgq_cuda_product &p = tables.emplace_back(productOf(in, out, epilogue));
   Numbers a(in, 80, 1, stream), b(in, 144, 2, stream), c(out, 122, 3, stream);
   Numbers added(out, 160, 4, stream);
   for (int turn = 0; turn < 2; ++turn) {
