@@ -23,8 +23,8 @@ CLOSE = 1e-5  # relative to the CPU executable
 
 class Runs:
     def __init__(self, test):
-        self.test = test
-        self.model, self.data = test.work / "compressed.onnx", test.work / "compressed.data"
+        self.test, self.work = test, fresh(test.work / "compressed")
+        self.model, self.data = self.work / "model.onnx", self.work / "data"
         onnx.save(mlp.build(**SIZES), self.model)
         st.write(self.data, mlp.data(48, batch=2, length=4))
 
@@ -45,7 +45,7 @@ class Runs:
     def run(self, name, executable, *options, steps=STEPS, warmup=WARMUP, rate=3e-4, launcher=(),
             keep=False):  # fmt: skip
         """Log, tensors and bytes of the last checkpoint, and bytes sent by each rank."""
-        folder = self.test.work / name
+        folder = self.work / name
         if not keep:
             fresh(folder)
         self.test.run(
@@ -94,7 +94,7 @@ def check_cuts(runs, name, one):
     runs.run("four", runs.compile("cpu", name, 4), steps=3)
     both = {}
     for target in ("cpu", "cuda"):
-        shutil.copytree(test.work / "four", test.work / f"two-{target}")
+        shutil.copytree(runs.work / "four", runs.work / f"two-{target}")
         both[target] = runs.run(
             f"two-{target}", runs.executable(target, name, 2), *latest, steps=4, keep=True
         )
@@ -108,7 +108,7 @@ def check_skipped(runs, name):
     executable = runs.executable("cuda", name, 2)
     log, *_ = runs.run("skipped", executable, *options, steps=3, warmup=0, rate=1e38)
     files = [
-        (runs.test.work / f"skipped/checkpoint-{i}/optimizer.safetensors").read_bytes()
+        (runs.work / f"skipped/checkpoint-{i}/optimizer.safetensors").read_bytes()
         for i in (1, 2, 3)
     ]
     good = ["skipped" in line for line in log] == [False, True, True] and len(set(files)) == 1
