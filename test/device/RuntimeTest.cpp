@@ -36,6 +36,10 @@ const mgq_cuda_module mgq_cuda_module_table = {
     0,
     nullptr};
 
+// Generated code, which the runtime is linked with; nothing here runs it.
+void mgq_cuda_sq_norm(double *, double *, const float *, int64_t) {}
+void mgq_cuda_scale(float *, double, int64_t) {}
+
 /// Writes of random sizes and bytes, to one place after the other.
 struct Writes {
   std::mt19937 random{5};
@@ -137,6 +141,11 @@ SCENARIO(graphs) {
   CHECK_THAT(launches({4}) == -1 && launches({5}) == -1);
   graphs.clear();
   CHECK_THAT(launches({1, 2}) == -1);
+
+  // All together have a limit, 65536 kernels and copies.
+  for (uint64_t i = 0; i < 4; ++i)
+    CHECK_THAT(graphs.record({i}, [&] { fill(6, 20000); }).empty());
+  CHECK_THAT(launches({3}) == -1 && launches({2}) == 6);
   return 0;
 }
 
