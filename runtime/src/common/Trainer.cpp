@@ -378,7 +378,8 @@ void Trainer::dumpGradients() {
 /// Runs a step with as many micro-batches as it should have.
 StepResult Trainer::runStep(const StepInput &input) {
   variants->use(microBatches->countOf(input.step));
-  if (recordsWork() && variants->now().executor.changesIn(input.step)) {
+  if (stepsRun && recordsWork() &&
+      variants->now().executor.changesIn(input.step)) {
     accelerator->synchronize(); // No message is under way then.
     record();
   }
