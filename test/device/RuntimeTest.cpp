@@ -40,10 +40,6 @@ const mgq_cuda_module mgq_cuda_module_table = {
 void mgq_cuda_sq_norm(double *, double *, const float *, int64_t) {}
 void mgq_cuda_scale(float *, double, int64_t) {}
 
-// Generated code, which the runtime is linked with; nothing here runs it.
-void mgq_cuda_sq_norm(double *, double *, const float *, int64_t) {}
-void mgq_cuda_scale(float *, double, int64_t) {}
-
 /// Writes of random sizes and bytes, to one place after the other.
 struct Writes {
   std::mt19937 random{5};
