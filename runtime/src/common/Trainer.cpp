@@ -45,7 +45,7 @@ void Trainer::setUp() {
     checkSameData(*data, "--data", group);
   if (data && !options.cacheFrozen.empty() && !options.dryRun) {
     Variant &only = variants->now();
-    cache.emplace(only.view, options, *weights, *data, group);
+    cache.emplace(only.view, options, *weights, *data, group, arena->device());
     only.runner.setCache(&*cache);
   }
   if (evalData)
@@ -479,6 +479,8 @@ void Trainer::save() {
 
 void Trainer::finish() {
   arena->device().synchronize(); // Of the last update.
+  if (cache)
+    cache->flush();
   arena->samplePeak();
   if (orders.save && savedStep != state.step)
     save();

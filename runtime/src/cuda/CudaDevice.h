@@ -44,6 +44,7 @@ public:
 
   std::string name() const override { return context.name(); }
   std::string identity() const override { return context.uuid(); }
+  std::string model() const override { return context.model(); }
   std::string memoryShortage(int64_t bytes) override;
   std::byte *allocate(int64_t bytes) override;
   void scale(float *values, double factor, int64_t count) override;
