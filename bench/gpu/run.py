@@ -31,16 +31,19 @@ def read_log(path):
 
 
 def kernels(folder, work):
-    """Every kernel of the op tests against NumPy."""
-    test = folder / "kernels"
-    done = subprocess.run(
-        [sys.executable, test / "cuda_ops_test.py", "--run", test],
-        capture_output=True, text=True, timeout=2 * SECONDS,
-    )  # fmt: skip
-    print(done.stderr[-3000:], file=sys.stderr)
-    if done.returncode:
-        raise RuntimeError(f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
-    return {"result": done.stdout.strip().splitlines()[-1:]}
+    """Every kernel of the op tests against NumPy, those of compressed gradients against the
+    host's code."""
+    test, results = folder / "kernels", []
+    for program, cases in (("cuda_ops_test", test), ("cuda_compression_test", test / "compression")):
+        done = subprocess.run(
+            [sys.executable, test / f"{program}.py", "--run", cases],
+            capture_output=True, text=True, timeout=2 * SECONDS,
+        )  # fmt: skip
+        print(done.stderr[-3000:], file=sys.stderr)
+        if done.returncode:
+            raise RuntimeError(f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
+        results += done.stdout.strip().splitlines()[-1:]
+    return {"result": results}
 
 
 def tiny(folder, work):
