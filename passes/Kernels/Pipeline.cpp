@@ -13,7 +13,7 @@
 using namespace mlir;
 using namespace mgq::kernels;
 
-void mgq::kernels::buildBufferPipeline(OpPassManager &passes,
+void mgq::kernels::buildTensorPipeline(OpPassManager &passes,
                                        bool fusedAttention) {
   passes.addPass(createSinkCastsPass());
   ConvertNNToLinalgPassOptions convert;
@@ -23,6 +23,9 @@ void mgq::kernels::buildBufferPipeline(OpPassManager &passes,
   passes.addPass(createCSEPass());
   passes.addPass(createFuseElementwisePass());
   passes.addPass(createCSEPass());
+}
+
+void mgq::kernels::buildBufferPipeline(OpPassManager &passes) {
   passes.addPass(createPassDestinationsPass());
   // Results are computed in place of their destinations, not copied there.
   passes.addPass(bufferization::createEmptyTensorEliminationPass());
@@ -43,7 +46,8 @@ static std::string familyOf(StringRef cpu) {
 
 void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
                                           const CpuOptions &options) {
-  buildBufferPipeline(passes, options.fusedAttention);
+  buildTensorPipeline(passes, options.fusedAttention);
+  buildBufferPipeline(passes);
   // Products of f32 are calls of generated kernels; loops take the others.
   LowerMatmulPassOptions matmul;
   matmul.cpu = familyOf(options.cpu);

@@ -46,8 +46,10 @@ struct CpuOptions {
   bool optimizer = true;
 };
 
-/// Adds the passes up to one-shot-bufferize, which all targets share.
-void buildBufferPipeline(mlir::OpPassManager &pm, bool fusedAttention);
+/// Adds the passes on tensors, and then those to buffers, which all targets
+/// share.
+void buildTensorPipeline(mlir::OpPassManager &pm, bool fusedAttention);
+void buildBufferPipeline(mlir::OpPassManager &pm);
 
 /// Adds the passes above to `pm`, a pass manager of the module of layers.
 void buildCpuKernelPipeline(mlir::OpPassManager &pm, const CpuOptions &options);

@@ -67,8 +67,8 @@ public:
 
   // For layer functions: faults are thrown by the next leaveCall().
   void launch(int32_t kernel, int64_t blocks, void *const *params);
-  void multiply(const mgq_cuda_product &product, const void *a, const void *b,
-                void *c);
+  void multiply(const mgq_cuda_product &product,
+                const ProductOperands &operands);
 
   // For messages.
   CUstream stream() const { return compute; }
