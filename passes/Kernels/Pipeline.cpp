@@ -14,10 +14,11 @@ using namespace mlir;
 using namespace mgq::kernels;
 
 void mgq::kernels::buildBufferPipeline(OpPassManager &passes,
-                                       bool fusedAttention) {
+                                       AttentionForm attention) {
   passes.addPass(createSinkCastsPass());
   ConvertNNToLinalgPassOptions convert;
-  convert.fusedAttention = fusedAttention;
+  convert.fusedAttention = attention == AttentionForm::Fused;
+  convert.tiledAttention = attention == AttentionForm::Tiled;
   passes.addPass(createConvertNNToLinalgPass(convert));
   // Equal subexpressions become one value before fusion counts users.
   passes.addPass(createCSEPass());
@@ -43,7 +44,8 @@ static std::string familyOf(StringRef cpu) {
 
 void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
                                           const CpuOptions &options) {
-  buildBufferPipeline(passes, options.fusedAttention);
+  buildBufferPipeline(passes, options.fusedAttention ? AttentionForm::Fused
+                                                     : AttentionForm::Products);
   // Products of f32 are calls of generated kernels; loops take the others.
   LowerMatmulPassOptions matmul;
   matmul.cpu = familyOf(options.cpu);

@@ -46,8 +46,15 @@ struct CpuOptions {
   bool optimizer = true;
 };
 
+/// What attention becomes.
+enum class AttentionForm {
+  Products, ///< and a softmax
+  Fused,    ///< f32 is kept whole for kern-lower-matmul
+  Tiled     ///< floats up to f32 are kept whole for cuda-tile-attention
+};
+
 /// Adds the passes up to one-shot-bufferize, which all targets share.
-void buildBufferPipeline(mlir::OpPassManager &pm, bool fusedAttention);
+void buildBufferPipeline(mlir::OpPassManager &pm, AttentionForm attention);
 
 /// Adds the passes above to `pm`, a pass manager of the module of layers.
 void buildCpuKernelPipeline(mlir::OpPassManager &pm, const CpuOptions &options);

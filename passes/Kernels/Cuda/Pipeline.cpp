@@ -34,12 +34,14 @@ static void addDevicePasses(OpPassManager &device) {
 
 void mgq::kernels::buildCudaKernelPipeline(OpPassManager &passes,
                                            const CudaOptions &options) {
-  buildBufferPipeline(passes, /*fusedAttention=*/false);
+  buildBufferPipeline(passes, AttentionForm::Tiled);
   passes.addPass(createCudaPrepareProductsPass());
   LowerLoopsPassOptions loops;
   loops.keepProducts = true;
   passes.addPass(createLowerLoopsPass(loops));
   passes.addPass(createCudaOutlinePass());
+  // Its scratch is planned with the rest.
+  passes.addPass(createCudaTileAttentionPass());
   passes.addPass(createPlanScratchPass());
   if (options.optimizer)
     passes.addPass(createCudaAddOptimizerPass());

@@ -12,6 +12,7 @@
 
 #include "runtime/src/common/Accelerator.h"
 #include "runtime/src/cuda/AllReduce.h"
+#include "runtime/src/cuda/Attention.h"
 #include "runtime/src/cuda/Blas.h"
 #include "runtime/src/cuda/Checks.h"
 #include "runtime/src/cuda/Context.h"
@@ -51,7 +52,7 @@ public:
   makeMessages(const RankView &view, const mgq_op *ops, int32_t count) override;
   std::unique_ptr<Collective> makeAllReduce(const RankView &view,
                                             const Bucket &bucket) override;
-  void rehearse(bool on) override { rehearsing = on; }
+  void rehearse(bool on) override;
   void connect() override;
   int32_t mark() override;
   double secondsAt(int32_t mark) override;
@@ -62,6 +63,7 @@ public:
   void launch(int32_t kernel, int64_t blocks, void *const *params);
   void multiply(const mgq_cuda_product &product, const void *a, const void *b,
                 void *c);
+  void attend(const mgq_cuda_attention_table &table, void *const *tensors);
 
   // For messages.
   CUstream stream() const { return compute; }
@@ -85,6 +87,7 @@ private:
   Context context;
   Module module;
   Blas blas;
+  Attention attention;
   Stream compute;
   CUstream target; ///< See enqueueOn().
   Network network;
