@@ -2,8 +2,9 @@
 //
 // CPU: of f32. CUDA: of floats up to f32, with head sizes that the kernels have
 // registers for. Those kernels read and write any of these types; cuDNN wants
-// one narrow type for all tensors. So where q, k and v have one, and there is no
-// cap, the others become that: the result, its gradient, and a mask, as a bias.
+// one narrow type for all tensors. So where q, k and v have one, and there is
+// no cap, the others become that: the result, its gradient, and a mask, as a
+// bias.
 //
 // There a bias of -inf has no meaning that can be relied on for a row that sees
 // nothing. It becomes a large finite one, and what such rows give is set right
@@ -134,28 +135,28 @@ void Operands::makeBias() {
   SmallVector<int64_t> maskShape(4, 1);
   llvm::copy(llvm::reverse(shapeOf(original)), maskShape.rbegin());
   Type i1 = l.builder.getI1Type();
-  RankedTensorType type =
-      l.type({maskShape[0], maskShape[1], queries, 1}, i1);
-  seen = l.loops(original, type, [&](LoopBuilder &b, ValueRange in,
-                                     ValueRange out) {
-    Type f32 = b.builder.getF32Type();
-    Value never = b.constant(f32, -kInfinity);
-    b.parallel({maskShape[0], maskShape[1], queries}, [&](ValueRange row) {
-      Value best = b.fold(keys, never, [&](Value key, Value best) {
-        SmallVector<Value> at(row);
-        at.push_back(key);
-        Value own = b.load(in[0], b.broadcastIndices(shapeOf(original), at));
-        own = maskAsBias(b, own, never);
-        if (causal) {
-          Value last = b.add(row[2], b.index(causalOffset));
-          own = b.select(b.compare(P::Le, key, last), own, never);
-        }
-        return b.max(best, own);
-      });
-      b.store(b.compare(P::Gt, best, never), out[0],
-              {row[0], row[1], row[2], b.index(0)});
-    });
-  })[0];
+  RankedTensorType type = l.type({maskShape[0], maskShape[1], queries, 1}, i1);
+  seen = l.loops(
+      original, type, [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        Type f32 = b.builder.getF32Type();
+        Value never = b.constant(f32, -kInfinity);
+        b.parallel({maskShape[0], maskShape[1], queries}, [&](ValueRange row) {
+          Value best = b.fold(keys, never, [&](Value key, Value best) {
+            SmallVector<Value> at(row);
+            at.push_back(key);
+            Value own =
+                b.load(in[0], b.broadcastIndices(shapeOf(original), at));
+            own = maskAsBias(b, own, never);
+            if (causal) {
+              Value last = b.add(row[2], b.index(causalOffset));
+              own = b.select(b.compare(P::Le, key, last), own, never);
+            }
+            return b.max(best, own);
+          });
+          b.store(b.compare(P::Gt, best, never), out[0],
+                  {row[0], row[1], row[2], b.index(0)});
+        });
+      })[0];
 }
 
 /// Zeros in rows that see nothing.

@@ -1,7 +1,7 @@
 //===- AttentionKernels.cpp - Attention by tiles, forward and backward ----===//
 //
-// A block of forward owns a tile of queries of a head; tiles of keys go by, with
-// the running maximum and sum of each row in registers:
+// A block of forward owns a tile of queries of a head; tiles of keys go by,
+// with the running maximum and sum of each row in registers:
 //
 //   S = cap(scale Q K^T) + mask
 //   max' = max(max, S), a = e^(max - max'), P = e^(S - max')
@@ -17,8 +17,8 @@
 //   dV = P^T dO, dK = dS^T Q (a block owns keys, the queries of all heads that
 //                             read them go by)
 //
-// Causal: tiles of which nothing is seen are left out; blocks that have the most
-// to do begin first.
+// Causal: tiles of which nothing is seen are left out; blocks that have the
+// most to do begin first.
 //
 //===----------------------------------------------------------------------===//
 
@@ -43,9 +43,8 @@ static MemRefType parameterType(MemRefType type) {
   int64_t offset;
   if (failed(type.getStridesAndOffset(strides, offset)))
     llvm_unreachable("attention's buffers have a static layout");
-  return MemRefType::get(
-      type.getShape(), type.getElementType(),
-      StridedLayoutAttr::get(type.getContext(), 0, strides));
+  return MemRefType::get(type.getShape(), type.getElementType(),
+                         StridedLayoutAttr::get(type.getContext(), 0, strides));
 }
 
 /// What the first element of a view is aligned to, in bytes.
@@ -145,6 +144,9 @@ Writer::Writer(OpBuilder &builder, gpu::GPUModuleOp device, StringRef name,
   kernel->setAttr(kThreadsAttr, b.getI32IntegerAttr(kAttentionThreads));
   kernel.setKnownBlockSizeAttr(
       b.getDenseI32ArrayAttr({static_cast<int32_t>(kAttentionThreads), 1, 1}));
+  // ptxas would rather spill sums than have one block on a multiprocessor.
+  kernel->setAttr(NVVM::NVVMDialect::getMinctasmAttrName(),
+                  b.getI32IntegerAttr(1));
   for (auto [i, tensor] : llvm::enumerate(tensors)) {
     if (!tensor)
       continue;
@@ -201,8 +203,8 @@ Value Writer::keyEnd(const TileShape &tile, Value firstQuery) {
   Value keys = t->index(sizes.keys);
   if (!terms.causal)
     return keys;
-  return t->min(keys, t->add(firstQuery,
-                             t->index(tile.rows() + sizes.causalOffset)));
+  return t->min(keys,
+                t->add(firstQuery, t->index(tile.rows() + sizes.causalOffset)));
 }
 
 /// q k as a score, -inf where it is not seen or does not exist. `squashed`: the
@@ -234,8 +236,8 @@ Value Writer::score(Value product, const Place &place, Value query, Value key,
       score = t->add(score, value);
   }
   if (terms.causal)
-    require(t->compare(P::Le, key,
-                       t->add(query, t->index(sizes.causalOffset))));
+    require(
+        t->compare(P::Le, key, t->add(query, t->index(sizes.causalOffset))));
   // Columns that do not exist; rows that do not are never stored.
   int64_t columns = keysAreRows ? sizes.queries : sizes.keys;
   if (columns % (kGrid * valuesEach(columns)))
@@ -314,8 +316,8 @@ int64_t Writer::writeForward() {
         Running running{Values(ArrayRef(carried).take_front(rows)),
                         Values(ArrayRef(carried).slice(rows, rows))};
         Values result(ArrayRef(carried).drop_front(2 * rows));
-        Values p = scores(tile, t->products(tile, q, place.first, k, key),
-                          place, key);
+        Values p =
+            scores(tile, t->products(tile, q, place.first, k, key), place, key);
         Values factors = advance(tile, p, running);
         for (auto [i, value] : llvm::enumerate(result))
           value = t->mul(value, factors[i / split.each]);
@@ -395,8 +397,8 @@ int64_t Writer::writeStatistics() {
       [&](Value key, Values carried) {
         Running running{Values(ArrayRef(carried).take_front(rows)),
                         Values(ArrayRef(carried).drop_front(rows))};
-        Values p = scores(tile, t->products(tile, q, place.first, k, key),
-                          place, key);
+        Values p =
+            scores(tile, t->products(tile, q, place.first, k, key), place, key);
         advance(tile, p, running);
         Values next = running.maxima;
         next.append(running.sums);
@@ -469,7 +471,8 @@ int64_t Writer::writeGradQ() {
 int64_t Writer::writeGradKV() {
   ColumnSplit splitK(sizes.depth), splitV(sizes.valueDepth);
   // Both sums are in registers.
-  int64_t most = splitK.each + splitV.each > 16 ? 2 : 4;
+  int64_t columns = splitK.each + splitV.each;
+  int64_t most = columns > 24 ? 1 : columns > 16 ? 2 : 4;
   TileShape tile{std::min(most, valuesEach(sizes.keys)),
                  valuesEach(sizes.queries)};
   open(std::max({TileBuilder::floatsOfProducts(tile, sizes.depth),
@@ -497,7 +500,8 @@ int64_t Writer::writeGradKV() {
     Values p = t->products(tile, k, place.first, q, query);
     for (int64_t j = 0; j < tile.columnsEach; ++j) {
       Value own = t->add(query, t->columnOf(j));
-      Value statistic = finite(loadStatistic(MGQ_ATTENTION_STATS, queries, own));
+      Value statistic =
+          finite(loadStatistic(MGQ_ATTENTION_STATS, queries, own));
       Value sum = loadStatistic(MGQ_ATTENTION_SUMS, queries, own);
       for (int64_t i = 0; i < tile.rowsEach; ++i) {
         int64_t at = i * tile.columnsEach + j;

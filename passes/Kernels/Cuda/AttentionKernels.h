@@ -2,8 +2,9 @@
 //
 // softmax(scale Q K^T, capped, masked) V with nothing of size queries x keys
 // (FlashAttention, arXiv 2205.14135 and 2307.08691), and its gradients without
-// atomics: one kernel per kind of rows that a block owns, each of which computes
-// the probabilities again. Sums are in f32, their order follows from shapes.
+// atomics: one kernel per kind of rows that a block owns, each of which
+// computes the probabilities again. Sums are in f32, their order follows from
+// shapes.
 //
 // Parameters are pointers to the first elements of the tensors of rt_cuda.h
 // (mgq_cuda_attention_tensor), in that order; forward takes those up to the

@@ -129,8 +129,8 @@ void TileBuilder::copyGroup(const HeadRows &from, Value first, Value group,
                             Value column, int64_t columns, const Part &to) {
   Value groups = index(columns / kGroup);
   Value row = arith::DivUIOp::create(builder, loc, group, groups);
-  Value own = mul(arith::RemUIOp::create(builder, loc, group, groups),
-                  index(kGroup));
+  Value own =
+      mul(arith::RemUIOp::create(builder, loc, group, groups), index(kGroup));
   Value source = clamp(add(first, row), from.rows);
   Value firstColumn = add(column, own), target = at(to, row, own);
   Values elements;
@@ -141,8 +141,8 @@ void TileBuilder::copyGroup(const HeadRows &from, Value first, Value group,
       continue;
     }
     Value element = loadElement(from, source, clamp(each, from.columns));
-    elements.push_back(select(compare(P::Lt, each, index(from.columns)),
-                              element, f32(0)));
+    elements.push_back(
+        select(compare(P::Lt, each, index(from.columns)), element, f32(0)));
   }
   for (int64_t i = 0; i < kGroup; ++i)
     store(elements[i], shared, shift(target, i));
@@ -242,34 +242,33 @@ Values TileBuilder::addProducts(const TileShape &tile, Values values,
     for (int64_t j = 0; j < tile.columnsEach; ++j)
       store(values[i * tile.columnsEach + j], shared,
             at(own, rowOf(tile, i), columnOf(j)));
-  return range(
-      index(0), index(tile.columns()), chunk, sums,
-      [&](Value firstRow, Values sums) {
-        copyRows(b, add(firstB, firstRow), chunk, index(0), split.padded(),
-                 rowsOfB);
-        barrier();
-        auto multiply = [&](Value row, Values sums) {
-          Values left;
-          for (int64_t i = 0; i < tile.rowsEach; ++i) {
-            Value start = at(own, rowOf(tile, i), add(firstRow, row));
-            for (int64_t e = 0; e < kGroup; ++e)
-              left.push_back(loadShared(start, e));
-          }
-          for (int64_t e = 0; e < kGroup; ++e)
-            for (int64_t j = 0; j < split.each; ++j) {
-              Value right =
-                  load(shared, at(rowsOfB, shift(row, e), columnOf(split, j)));
-              for (int64_t i = 0; i < tile.rowsEach; ++i) {
-                Value &sum = sums[i * split.each + j];
-                sum = fma(left[i * kGroup + e], right, sum);
-              }
-            }
-          return sums;
-        };
-        sums = range(index(0), index(chunk), kGroup, sums, multiply);
-        barrier();
-        return sums;
-      });
+  return range(index(0), index(tile.columns()), chunk, sums,
+               [&](Value firstRow, Values sums) {
+                 copyRows(b, add(firstB, firstRow), chunk, index(0),
+                          split.padded(), rowsOfB);
+                 barrier();
+                 auto multiply = [&](Value row, Values sums) {
+                   Values left;
+                   for (int64_t i = 0; i < tile.rowsEach; ++i) {
+                     Value start = at(own, rowOf(tile, i), add(firstRow, row));
+                     for (int64_t e = 0; e < kGroup; ++e)
+                       left.push_back(loadShared(start, e));
+                   }
+                   for (int64_t e = 0; e < kGroup; ++e)
+                     for (int64_t j = 0; j < split.each; ++j) {
+                       Value right = load(shared, at(rowsOfB, shift(row, e),
+                                                     columnOf(split, j)));
+                       for (int64_t i = 0; i < tile.rowsEach; ++i) {
+                         Value &sum = sums[i * split.each + j];
+                         sum = fma(left[i * kGroup + e], right, sum);
+                       }
+                     }
+                   return sums;
+                 };
+                 sums = range(index(0), index(chunk), kGroup, sums, multiply);
+                 barrier();
+                 return sums;
+               });
 }
 
 //===----------------------------------------------------------------------===//
@@ -284,9 +283,9 @@ Value TileBuilder::butterfly(Value value, Combine combine) {
     return constant(builder.getI32Type(), static_cast<double>(bits));
   };
   for (int64_t bit = kGrid / 2; bit > 0; bit /= 2) {
-    Value other = NVVM::ShflOp::create(
-        builder, loc, value.getType(), word(-1), value, word(bit),
-        word(31), NVVM::ShflKind::bfly, UnitAttr());
+    Value other = NVVM::ShflOp::create(builder, loc, value.getType(), word(-1),
+                                       value, word(bit), word(31),
+                                       NVVM::ShflKind::bfly, UnitAttr());
     value = combine(value, other);
   }
   return value;

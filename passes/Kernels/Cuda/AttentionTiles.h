@@ -5,9 +5,9 @@
 //
 //   thread (y, x) has rows y R + 0, 1, ... R - 1 and columns x, x + 16, ...
 //
-// so that the 16 threads of a row are half a warp, and shuffles reduce it. Tiles
-// are values in registers; what they are products of passes through shared
-// memory, as f32, in chunks whose size depends on shapes only.
+// so that the 16 threads of a row are half a warp, and shuffles reduce it.
+// Tiles are values in registers; what they are products of passes through
+// shared memory, as f32, in chunks whose size depends on shapes only.
 //
 // Each function below that uses shared memory finds it free and leaves it free:
 // the last thing it does is wait for all threads.

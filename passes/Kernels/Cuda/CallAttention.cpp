@@ -121,8 +121,8 @@ void AttentionCalls::call(kern::DeviceAttentionOp op) {
   llvm::append_range(tensors, op.getBackward());
   if (!op.getBackward().empty() && !op.getLibrary())
     tensors.insert(tensors.begin() + MGQ_ATTENTION_SPARE, Value());
-  Value count = LLVM::ConstantOp::create(b, loc,
-                                         b.getI64IntegerAttr(tensors.size()));
+  Value count =
+      LLVM::ConstantOp::create(b, loc, b.getI64IntegerAttr(tensors.size()));
   Value array = LLVM::AllocaOp::create(b, loc, pointer, pointer, count);
   for (auto [i, tensor] : llvm::enumerate(tensors)) {
     Value address = tensor ? makePointer(b, loc, tensor)

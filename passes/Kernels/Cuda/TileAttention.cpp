@@ -90,9 +90,9 @@ LogicalResult Tiler::replace(OpTy op, ArrayRef<Value> tensors, bool isLibrarys,
   SmallVector<int64_t> blocks;
   for (const AttentionKernel &kernel : found) {
     gpu::GPUFuncOp function = kernel.function;
-    names.push_back(SymbolRefAttr::get(
-        b.getStringAttr(kCudaModule),
-        {FlatSymbolRefAttr::get(function.getNameAttr())}));
+    names.push_back(
+        SymbolRefAttr::get(b.getStringAttr(kCudaModule),
+                           {FlatSymbolRefAttr::get(function.getNameAttr())}));
     blocks.push_back(kernel.blocks);
   }
   SmallVector<Value> backward;

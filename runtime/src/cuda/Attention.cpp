@@ -67,6 +67,8 @@ static std::string textOf(const mgq_cudnn_problem &p) {
                      p.head_size, p.value_size);
 }
 
+Attention::Attention(const char *pluginFolder) : pluginFolder(pluginFolder) {}
+
 Attention::~Attention() {
   for (auto &[table, planned] : plans)
     if (planned.handle && !isAbandoned())
@@ -116,8 +118,8 @@ void Attention::open(const mgq_cuda_attention_table &table, Planned &planned) {
     fail("{}: {} ({})", MGQ_CUDNN_OPEN, text, textOf(table.problem));
   }
   for (int32_t backward = 0; backward <= table.problem.backward; ++backward)
-    workspaceBytes = std::max(workspaceBytes,
-                              library->workspace(planned.handle, backward));
+    workspaceBytes =
+        std::max(workspaceBytes, library->workspace(planned.handle, backward));
 }
 
 void Attention::prepare(CUstream stream) {
@@ -173,8 +175,8 @@ void Attention::runPlan(const mgq_cuda_attention_table &table,
         MGQ_CUDNN_BACKWARD);
 }
 
-bool Attention::run(const mgq_cuda_attention_table &table,
-                    void *const *tensors, CUstream stream) {
+bool Attention::run(const mgq_cuda_attention_table &table, void *const *tensors,
+                    CUstream stream) {
   auto found = plans.find(&table);
   if (found == plans.end() || !found->second.handle)
     return false;

@@ -26,7 +26,7 @@ inline int32_t attentionTensors(const mgq_cuda_attention_table &table) {
 class Attention {
 public:
   /// `pluginFolder`: where libmgq_cudnn.so may be besides; null: nowhere.
-  explicit Attention(const char *pluginFolder) : pluginFolder(pluginFolder) {}
+  explicit Attention(const char *pluginFolder);
   Attention(const Attention &) = delete;
   Attention &operator=(const Attention &) = delete;
   ~Attention();

@@ -2,8 +2,8 @@
 //
 // The one file that includes the cudnn frontend. A problem is one graph for its
 // forward pass, which gives the statistics where backward needs them, and one
-// for its backward pass. Plans are cuDNN's first choice for the device; backward
-// is asked for its deterministic algorithm.
+// for its backward pass. Plans are cuDNN's first choice for the device;
+// backward is asked for its deterministic algorithm.
 //
 // cuDNN, and the CUDA runtime that the frontend calls, are found as the other
 // libraries are (Library.h). Nothing links them.
@@ -177,10 +177,9 @@ void Pass::addForward() {
   fe::graph::SDPA_attributes attributes;
   attributes.set_name("attention").set_generate_stats(problem.backward != 0);
   setTerms(attributes);
-  auto [result, stats] =
-      graph.sdpa(input(Q, qDims, problem.q_strides),
-                 input(K, kDims, problem.k_strides),
-                 input(V, vDims, problem.v_strides), attributes);
+  auto [result, stats] = graph.sdpa(
+      input(Q, qDims, problem.q_strides), input(K, kDims, problem.k_strides),
+      input(V, vDims, problem.v_strides), attributes);
   output(result, RESULT, resultDims, problem.result_strides);
   if (!problem.backward)
     return;
@@ -204,25 +203,21 @@ void Pass::addBackward() {
   output(v, GRAD_V, vDims, problem.v_strides);
 }
 
-/// Throws Refusal where cuDNN has nothing for the graph, else Error.
-static void check(const fe::error_t &status, const char *call) {
-  if (status.is_good())
-    return;
-  std::string text = fmt::format("{}: {}", call, status.get_message());
-  if (status.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
-      status.get_code() == fe::error_code_t::HEURISTIC_QUERY_FAILED)
-    throw Refusal(text);
-  throw Error(text);
+static std::string textOf(const fe::error_t &status, const char *call) {
+  return fmt::format("{}: {}", call, status.get_message());
 }
 
+/// Whatever keeps a plan from being made, the program has kernels of its own.
 void Pass::build(const Handle &handle) {
+  auto check = [](const fe::error_t &status, const char *call) {
+    if (status.is_bad())
+      throw Refusal(textOf(status, call));
+  };
   check(graph.validate(), "validate");
   check(graph.build_operation_graph(handle.value), "build_operation_graph");
   check(graph.create_execution_plans({fe::HeurMode_t::A}),
         "create_execution_plans");
-  // No plan of those is one for the device.
-  if (fe::error_t status = graph.check_support(); status.is_bad())
-    throw Refusal(fmt::format("check_support: {}", status.get_message()));
+  check(graph.check_support(), "check_support");
   check(graph.build_plans(), "build_plans");
   check(graph.get_workspace_size(bytes), "get_workspace_size");
 }
@@ -244,7 +239,10 @@ void Pass::run(const Handle &handle, const mgq_cudnn_tensors &t) const {
                               static_cast<const void *>(t.grad_k),
                               static_cast<const void *>(t.grad_v)})
     add(isBackward, address);
-  check(graph.execute(handle.value, addresses, count, t.workspace), "execute");
+  fe::error_t status =
+      graph.execute(handle.value, addresses, count, t.workspace);
+  if (status.is_bad())
+    throw Error(textOf(status, "execute"));
 }
 
 //===----------------------------------------------------------------------===//
