@@ -251,10 +251,6 @@ static ExitStatus checkFlags(const Flags &flags) {
     return usage("--fp32-steps and --bf16-ramp: with --precision=f32 all steps "
                  "are in f32; expected --precision=layered or bf16");
   if (flags.target == "cuda" && !hasPlan) {
-    if (flags.compression != "none")
-      return notYet("--gradient-compression=" + flags.compression +
-                        " with --target=cuda",
-                    "none");
     if (flags.frozen == "sharded")
       return notYet("--frozen=sharded with --target=cuda",
                     "auto, stage, replicated");

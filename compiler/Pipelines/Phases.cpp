@@ -78,8 +78,9 @@ static void buildKernels(OpPassManager &passes, const Options &options) {
   // From here on @kernels holds the code; calls outside stay on tensors.
   passes.addPass(kernels::createIsolateKernelsPass());
   if (isCuda) {
-    kernels::buildCudaKernelPipeline(passes.nest<ModuleOp>(),
-                                     kernels::CudaOptions());
+    kernels::CudaOptions cuda;
+    cuda.compression = options.compression;
+    kernels::buildCudaKernelPipeline(passes.nest<ModuleOp>(), cuda);
     return;
   }
   kernels::CpuOptions cpu;

@@ -55,6 +55,37 @@ typedef struct mgq_cuda_check {
   int64_t size;
 } mgq_cuda_check;
 
+/* A block of compressed gradients: see runtime/src/common/Compression.h. */
+typedef struct mgq_cuda_block {
+  int64_t value;  /* the number of its first value, a multiple of 4 */
+  int64_t byte;   /* of its first byte among all encoded ones */
+  int32_t count;  /* of values, 1 to 256 */
+  int32_t groups; /* of 4 values that are sent in part; 0: all are bf16 */
+} mgq_cuda_block;
+
+/* Kernels of the program's compression, generated, called by the runtime; each
+ * enqueues on the current stream. They are about `count` blocks of a table in
+ * device memory, whose encoded bytes lie from `to` or `from` on, a multiple of
+ * 16; `first` is the first block's `byte`. All pointers are device addresses;
+ * arrays of f32 begin at multiples of 16. The bytes are those of
+ * runtime/src/common/Compression. */
+typedef struct mgq_cuda_compression {
+  /* x = values * factor + residual is encoded; what is lost of it becomes
+   * new_residual. */
+  void (*encode)(const mgq_cuda_block *blocks, int64_t count, int64_t first,
+                 const float *values, float factor, const float *residual,
+                 float *new_residual, void *to);
+  /* Adds `piece_count` encoded pieces that lie `stride` bytes apart (a multiple
+   * of 16), in their order, then the residual, which has 256 values a block;
+   * encodes the sum, keeps what is lost, and decodes the rest into `values`. */
+  void (*combine)(const mgq_cuda_block *blocks, int64_t count, int64_t first,
+                  const void *pieces, int64_t stride, int64_t piece_count,
+                  const float *residual, float *new_residual, void *to,
+                  float *values);
+  void (*decode)(const mgq_cuda_block *blocks, int64_t count, int64_t first,
+                 const void *from, float *values);
+} mgq_cuda_compression;
+
 typedef struct mgq_cuda_module {
   int32_t abi_version;
   const mgq_cuda_image *images;
@@ -64,6 +95,8 @@ typedef struct mgq_cuda_module {
   /* What failing checks name: ONNX nodes. */
   const char *const *checks;
   int32_t check_count;
+  /* Null: the program's gradients are sent as they are. */
+  const mgq_cuda_compression *compression;
 } mgq_cuda_module;
 
 extern const mgq_cuda_module mgq_cuda_module_table;

@@ -1,6 +1,6 @@
 //===- StreamTest.cpp - The stand-in of libcuda, and faults of hosts ------===//
 
-#include "test/device/programs/Driver.h"
+#include "test/device/programs/Streams.h"
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -12,39 +12,9 @@ using namespace mgq::scenario;
 using testing::HasSubstr;
 using testing::Not;
 
-static constexpr int faultStatus = 86;
-static constexpr size_t count = 4096, bytes = count * sizeof(float);
-
-/// The fault that a scenario has, of the environment.
-static bool has(const char *fault) {
-  const char *seeded = std::getenv("FAULT");
-  return seeded && std::string(seeded) == fault;
-}
-
 //===----------------------------------------------------------------------===//
 // Host programs
 //===----------------------------------------------------------------------===//
-
-namespace {
-/// y = a x on a stream.
-struct Scale {
-  Module module{"faults"};
-  CUfunction function = module.function("scale");
-
-  void operator()(const Memory<float> &x, const Memory<float> &y, float a,
-                  Stream &stream) const {
-    CHECK_OK(launch(function, unsigned(x.count / 256), 256, stream.handle,
-                    x.address, y.address, a, int(x.count)));
-  }
-};
-} // namespace
-
-static bool isFilled(const Memory<float> &memory, float value) {
-  for (float each : memory.read())
-    if (each != value)
-      return false;
-  return true;
-}
 
 /// A chain over two streams, then two readers and a writer after both.
 SCENARIO(chain) {
@@ -102,70 +72,6 @@ SCENARIO(legacy) {
   CHECK_OK(cuMemsetD32Async(memory.address, 3, count, blocking));
   CHECK_OK(cuCtxSynchronize());
   CHECK_OK(cuStreamDestroy(blocking));
-  return 0;
-}
-
-/// Two streams captured in a graph: fork, join, and three launches.
-SCENARIO(graph) {
-  openDevice();
-  Scale scale;
-  Stream first, second;
-  Event fork, join;
-  Memory<float> a(std::vector<float>(count, 1)), b(count), c(count);
-  CHECK_OK(cuStreamBeginCapture(first.handle, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  scale(a, b, 2, first);
-  fork.record(first);
-  fork.before(second);
-  scale(b, c, 3, second);
-  if (has("race in graph"))
-    scale(a, c, 4, first);
-  join.record(second);
-  if (!has("unjoined"))
-    join.before(first);
-  scale(b, a, 1, first); // a is 1, 2, 4, 8
-  CUgraph graph;
-  CUresult ended = cuStreamEndCapture(first.handle, &graph);
-  if (has("unjoined"))
-    return ended == CUDA_ERROR_STREAM_CAPTURE_UNJOINED ? 0 : 1;
-  CHECK_OK(ended);
-  CUgraphExec executable;
-  CHECK_OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
-  CHECK_OK(cuGraphDestroy(graph));
-  first.wait();
-  for (int i = 0; i < 3; ++i)
-    CHECK_OK(cuGraphLaunch(executable, first.handle));
-  if (has("race after graph"))
-    scale(c, b, 1, second);
-  first.wait();
-  if (!std::getenv("FAULT"))
-    CHECK_THAT(isFilled(a, 8) && isFilled(c, 24));
-  CHECK_OK(cuGraphExecDestroy(executable));
-  return 0;
-}
-
-/// Calls that a capture forbids.
-SCENARIO(capture_errors) {
-  openDevice();
-  Stream stream, other;
-  Event event;
-  event.record(other);
-  CUdeviceptr memory;
-  CHECK_OK(cuStreamBeginCapture(stream.handle, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  CHECK_THAT(cuStreamWaitEvent(stream.handle, event.handle, 0) ==
-             CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-  CHECK_THAT(cuMemAlloc(&memory, 16) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  CUgraph graph;
-  CHECK_THAT(cuStreamEndCapture(stream.handle, &graph) ==
-             CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  CHECK_OK(cuStreamBeginCapture(stream.handle, CU_STREAM_CAPTURE_MODE_RELAXED));
-  CHECK_OK(cuMemAlloc(&memory, 16));
-  event.record(stream);
-  CHECK_OK(cuStreamEndCapture(stream.handle, &graph));
-  CHECK_THAT(cuEventSynchronize(event.handle) == CUDA_ERROR_CAPTURED_EVENT);
-  CHECK_THAT(cuStreamWaitEvent(other.handle, event.handle, 0) ==
-             CUDA_ERROR_CAPTURED_EVENT);
-  CHECK_OK(cuGraphDestroy(graph));
-  CHECK_OK(cuMemFree(memory));
   return 0;
 }
 
@@ -416,23 +322,6 @@ SCENARIO(proc_address) {
 namespace {
 struct Streams : testing::Test {
   static void SetUpTestSuite() { makeTwin("faults", "faults.c"); }
-
-  /// Without a fault a scenario is silent; with it, it says `text`, whatever
-  /// the delays.
-  static void check(const std::string &scenario, const std::string &fault,
-                    const std::string &text, const Words &more = {}) {
-    for (const char *seed : {"1", "2", "3"}) {
-      Words words = more;
-      words.push_back(std::string("MGQ_FAKE_SEED=") + seed);
-      Result right = run(scenario, words);
-      EXPECT_EQ(right.status, 0) << scenario << ": " << right.output;
-      EXPECT_EQ(right.output, "");
-      words.push_back("FAULT=" + fault);
-      Result wrong = run(scenario, words);
-      EXPECT_EQ(wrong.status, faultStatus) << fault << ": " << wrong.output;
-      EXPECT_THAT(wrong.output, HasSubstr(text));
-    }
-  }
 };
 } // namespace
 
@@ -451,14 +340,6 @@ TEST_F(Streams, PartsOfAnAllocationAreApart) {
 }
 TEST_F(Streams, TheDefaultStreamIsOrdered) {
   check("legacy", "non-blocking", "stream race: fill on stream");
-}
-
-TEST_F(Streams, GraphsKeepTheirOrder) {
-  check("graph", "race in graph", "stream race: kernel scale on stream");
-  check("graph", "race after graph", "stream race: kernel scale on stream");
-  EXPECT_EQ(run("graph", {"FAULT=unjoined"}).status, 0);
-  Result errors = run("capture_errors");
-  EXPECT_EQ(errors.status, 0) << errors.output;
 }
 
 TEST_F(Streams, ThePinnedSourceOfACopyStays) {

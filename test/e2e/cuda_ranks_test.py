@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""CUDA executables of several ranks on the test device: the bits of one rank.
+"""CUDA executables of several ranks on the test device: the bits of one rank,
+without CUDA graphs.
 
 Stages, replicas and both, under every schedule, as processes of mpirun or with
 torchrun's variables, and as threads: losses and gradients equal those of one
@@ -20,6 +21,7 @@ import launch
 import numpy as np
 import onnx
 from cuda import MODELS, CudaTest, fresh, write_data
+from cuda_compression import check_compression
 from harness import DATA, read_folder, read_log
 
 import mlp  # harness adds its folder to the path
@@ -54,17 +56,17 @@ class Ranks:
     def __init__(self, test):
         self.test = test
 
-    def run(self, executable, data, ranks, launcher, name):
+    def run(self, executable, data, ranks, launcher, name, *options):
         """Losses, norms and first gradients of ten steps."""
         if launcher != "torchrun":
             words = ("mpirun", "-n", ranks) if launcher == "mpirun" else ()
             return self.test.train_cuda(
-                executable, data, name=name, launcher=words, MGQ_FAKE_DEVICES=str(ranks)
+                executable, data, *options, name=name, launcher=words, MGQ_FAKE_DEVICES=str(ranks)
             )
         log, gradients = (self.test.work / f"{name}.{kind}" for kind in ("jsonl", "gradients"))
         command = [
             executable, "--data", data, "--steps", 10, "--learning-rate", 1e-2,
-            "--threads", 1, "--log-file", log, "--dump-gradients", gradients,
+            "--threads", 1, "--log-file", log, "--dump-gradients", gradients, *options,
         ]  # fmt: skip
         env = self.test.environment(MGQ_FAKE_DEVICES=str(ranks))
         statuses, errors = launch.end(launch.start([command] * ranks, env=env))
@@ -94,7 +96,7 @@ class Ranks:
             if replicas not in references:
                 one = test.compile_cuda(path, trainable, *options, name=f"{model}-1x{replicas}")
                 references[replicas] = self.run(
-                    one, data, replicas, "threads", f"{model}-1x{replicas}"
+                    one, data, replicas, "threads", f"{model}-1x{replicas}", "--cuda-graphs=off"
                 )
                 test.check_close(f"{model} 1x{replicas}", references[replicas], right)
             if stages == 1:
@@ -211,7 +213,7 @@ def check_schedules(ranks, small):
     """Two stages under every schedule and launcher compute the bits of one."""
     test, micro = small.test, "--micro-batches=4"
     one = test.compile_cuda(small.model, mlp.TRAINABLE, micro, name="one")
-    expected = ranks.run(one, small.data, 1, "threads", "one")
+    expected = ranks.run(one, small.data, 1, "threads", "one", "--cuda-graphs=off")
     for i, schedule in enumerate(SCHEDULES):
         name, launcher = f"small-{schedule}", LAUNCHERS[i % 3]
         cut = test.compile_cuda(
@@ -243,7 +245,8 @@ def check_uneven(ranks, small):
                 name=what, MGQ_FAKE_DEVICES="4",
             )  # fmt: skip
 
-        runs[name] = run(name)
+        graphs = "off" if name == "whole" else "on"
+        runs[name] = run(name, f"--cuda-graphs={graphs}")
     ranks.check_same("uneven replicas", runs["cut"], runs["whole"])
     resumed = ("--resume-from-checkpoint", test.work / "whole-out" / "checkpoint-5")
     log, _ = run("resumed", *resumed)
@@ -257,8 +260,11 @@ def check_uneven(ranks, small):
 def check_waits(small):
     """Each wait for a message is needed: without it the test device reports a race."""
     test = small.test
-    statuses, errors = small.run()
+    calls = test.work / "calls"
+    statuses, errors = small.run(MGQ_FAKE_CALLS=str(calls))
     test.check(statuses == [0, 0] and not any(errors), f"all waits: {statuses} {errors}")
+    launches = re.findall(r"^cuGraphLaunch (\d+)$", calls.read_text(), re.MULTILINE)
+    test.check(len(launches) == 2 and "0" not in launches, f"both ranks launch graphs: {launches}")
     words = [test.args.mgq_compile, small.model, "-o", test.work / "none", "--target=cuda"]
     words += [f"--trainable={mlp.TRAINABLE}", *small.options, "--test-drop-wait=1000000"]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
@@ -322,6 +328,7 @@ def main():
     check_schedules(ranks, small)
     check_uneven(ranks, small)
     check_waits(small)
+    check_compression(test)
     check_faults(small)
     check_size(small)
     test.end()

@@ -11,6 +11,7 @@ loss scales, reports; and what is said where something is missing or fails.
 import json
 import os
 import subprocess
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -129,6 +130,54 @@ def check_change(small):
         losses.append([line["loss"] for line in log])
     same = [a == b for a, b in zip(*losses, strict=True)]
     small.test.check(same == [True] * 5 + [False] * 5, f"kernels change in step 6: {same}")
+    log, _ = small.test.train_cuda(program, small.data, "--cuda-graphs=off", name="change-off")
+    small.test.check([line["loss"] for line in log] == losses[1], "the same without graphs")
+
+
+def count_calls(small, name, *options, steps):
+    """How often a run of so many steps calls each function of the libraries."""
+    path = small.test.work / f"{name}-{steps}.calls"
+    path.unlink(missing_ok=True)
+    text, code = small.fault(*options, steps=steps, MGQ_FAKE_CALLS=str(path))
+    small.test.check(code == 0 and not text, f"{name}: {text}, status {code}")
+    return Counter({k: int(v) for k, v in map(str.split, path.read_text().splitlines())})
+
+
+def check_graphs(small):
+    """Layers that are given to the GPU at once: the same bits, fewer calls of the
+    driver, and nothing is taken in a step."""
+    test = small.test
+    options = ("--eval-data", small.data, "--eval-steps", 4, "--max-grad-norm", 0.5)
+    runs = [
+        test.train_cuda(small.cuda, small.data, *options, f"--cuda-graphs={graphs}", name=graphs)
+        for graphs in ("on", "off")
+    ]
+    test.check(runs[0][0] == runs[1][0], "graphs: the same log")
+    same = all(np.array_equal(runs[0][1][name], right) for name, right in runs[1][1].items())
+    test.check(same, "graphs: the same gradients")
+    more = {}  # Calls of four steps.
+    for graphs in ("on", "off"):
+        words = ("--eval-data", small.data, f"--cuda-graphs={graphs}")
+        few, many = (count_calls(small, graphs, *words, steps=steps) for steps in (2, 6))
+        more[graphs] = {name: many[name] - few[name] for name in many}
+    on, off = more["on"], more["off"]
+    test.check(on["kernel"] == off["kernel"] > 0, f"the same kernels: {on['kernel']}")
+    launches = [on["cuLaunchKernel"] + on["cuGraphLaunch"], off["cuLaunchKernel"]]
+    test.check(
+        launches[0] * 3 < launches[1] and on["cuGraphLaunch"] > 0 and "cuGraphLaunch" not in off,
+        f"launches of four steps with and without graphs: {launches}",
+    )
+    taken = ("cuMemAlloc", "cuMemHostAlloc", "cuStreamBeginCapture", "cuGraphInstantiateWithFlags")
+    test.check(not any(on[name] for name in taken), "nothing is taken in steps")
+    # What is timed call by call is enqueued call by call.
+    traced = count_calls(small, "traced", "--trace", test.work / "calls.json", steps=2)
+    test.check("cuGraphLaunch" not in traced, "a trace has no graphs")
+    text, code = small.fault(steps=2, MGQ_FAKE_FAIL="cuGraphInstantiateWithFlags:2:2")
+    note = (
+        "note: GPU 0 (mgq test device 0 (sm_80)) does some work without CUDA graphs: "
+        "cuGraphInstantiate: out of memory (CUDA_ERROR_OUT_OF_MEMORY) in layer functions up to "
+    )
+    test.check(code == 0 and text.startswith(note), f"no memory for a graph: {text}")
 
 
 def check_resume(small):
@@ -312,6 +361,8 @@ def check_failures(small):
     cases = (
         ("a kernel", "kernel:40:700", (illegal, "cu")),
         ("a launch", "cuLaunchKernel:40:701", ("cuLaunchKernel: too many resources", "in layer")),
+        ("a graph", "cuGraphLaunch:9:1", ("cuGraphLaunch: invalid argument (CUDA_ERROR_INVALID_V"
+         "ALUE) in layer functions up to ",)),
         ("a product", "cublasLtMatmul:3:13", ("cublasLtMatmul: the program failed to execute "
          "(CUBLAS_STATUS_EXECUTION_FAILED) (product of ", "in layer function")),
         ("no algorithm", "cublasLtMatmulAlgoGetHeuristic:2:15", ("cublasLtMatmulAlgoGetHeuristic: ",)),
@@ -339,6 +390,7 @@ def main():
     check_training(small)
     check_holes(small)
     check_change(small)
+    check_graphs(small)
     check_resume(small)
     check_reports(small)
     check_index(test)

@@ -2,10 +2,11 @@
 """One rank dies: all ranks end within seconds, and nothing is lost.
 
 Model a1 on three stages, one process each, with a checkpoint after each step.
-At 20 random moments a random rank is killed. mpirun and every other rank must
-end within 10 s, mpirun with an exit status other than 0 and a message that names
-the rank. Each time the run is resumed; its log and checkpoints must equal those
-of an undisturbed run.
+At 20 random moments of training a random rank is killed: once a step is logged, as
+Open MPI 4.1's mpirun now and then hangs, or does not name the rank, where one dies in
+MPI_Init. mpirun and every other rank must end within 10 s, mpirun with an exit status
+other than 0 and a message that names the rank. Each time the run is resumed; its log
+and checkpoints must equal those of an undisturbed run.
 """
 
 import os
@@ -25,7 +26,7 @@ def command(executable, name, folder):
     return [
         "mpirun", "-n", RANKS, executable, "--data", DATA / "a1" / "inputs.safetensors",
         "--steps", STEPS, "--save-steps", 1, "--learning-rate", 1e-3, "--threads", 1,
-        "--max-grad-norm", "history", "--timeout", 5,
+        "--max-grad-norm", "history", "--timeout", 30,
         "--output-dir", folder / name, "--log-file", folder / f"{name}.jsonl",
     ]  # fmt: skip
 
@@ -63,7 +64,7 @@ def main():
     reached, slowest, statuses, named = [], 0.0, set(), 0
     for _ in range(KILLS):
         process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        wanted = steps_in(log) + moments.randint(0, 4)
+        wanted = steps_in(log) + moments.randint(1, 4)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             ranks = rank_processes(executable)
@@ -76,14 +77,8 @@ def main():
         killed = time.monotonic()
         while rank_processes(executable) and time.monotonic() < killed + 60:
             time.sleep(0.01)
+        _, errors = process.communicate(timeout=60)
         slowest = max(slowest, time.monotonic() - killed)
-        try:
-            _, errors = process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
-            # Open MPI 4.1's mpirun now and then hangs in PMIx_server_finalize, all ranks
-            # gone, where one dies in MPI_Init.
-            process.kill()
-            _, errors = process.communicate()
         statuses.add(process.returncode)
         text = errors.decode(errors="replace")
         if f"rank {victim}" in text:
@@ -94,7 +89,7 @@ def main():
     test.run(*again)
 
     test.check(0 not in statuses, f"exit statuses {sorted(statuses)}")
-    test.check(slowest < 10, f"all ranks ended within {slowest:.1f} s")
+    test.check(slowest < 10, f"mpirun and all ranks ended within {slowest:.1f} s")
     test.check(named == KILLS, f"{named} messages name the rank")
     test.check(KILLS < reached[-1] < STEPS, f"{KILLS} kills at steps {reached}")
     test.check_same_runs("whole", "killed", STEPS)

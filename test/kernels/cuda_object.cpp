@@ -1,6 +1,6 @@
 //===- cuda_object.cpp - Layer functions of nn ops to CUDA code -----------===//
 //
-//   mgq-cuda-object IN.mlir OUT.o TWINS [ARCH,...]
+//   mgq-cuda-object IN.mlir OUT.o TWINS [ARCH,... [COMPRESSION]]
 //
 // For tests: OUT.o has the host functions and mgq_cuda_module_table; TWINS gets
 // the bitcode that host twins are made of, OUT.o.ARCH.ptxas.txt what ptxas
@@ -23,7 +23,8 @@ using namespace mlir;
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    llvm::errs() << "usage: mgq-cuda-object IN.mlir OUT.o TWINS [ARCH,...]\n";
+    llvm::errs() << "usage: mgq-cuda-object IN.mlir OUT.o TWINS [ARCH,... "
+                    "[COMPRESSION]]\n";
     return 2;
   }
   DialectRegistry registry;
@@ -33,7 +34,10 @@ int main(int argc, char **argv) {
   if (!module)
     return 1;
   PassManager passes(&context, ModuleOp::getOperationName());
-  mgq::kernels::buildCudaKernelPipeline(passes, {});
+  mgq::kernels::CudaOptions cuda;
+  if (argc > 5)
+    cuda.compression = argv[5];
+  mgq::kernels::buildCudaKernelPipeline(passes, cuda);
   if (failed(passes.run(*module)))
     return 1;
   for (auto function : module->getOps<LLVM::LLVMFuncOp>())

@@ -33,14 +33,14 @@ ROOT = Path(__file__).resolve().parents[2]
 GUARD = 64  # bytes before and behind each buffer, to see writes outside it
 
 
-def build(cases, flags, folder):
+def build(cases, flags, folder, *compression):
     """Compiles all cases; returns the library and scratch sizes by name, which are also in
-    FOLDER/sizes.json."""
+    FOLDER/sizes.json. Of `compression`, if given, kernels are added."""
     source, object_file = folder / "cases.mlir", folder / "cases.o"
     source.write_text("\n".join(case.function() for case in cases))
     done = subprocess.run(
         [flags.cuda_object, str(source), str(object_file), str(folder / "twins"),
-         flags.architectures],
+         flags.architectures, *compression],
         capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)

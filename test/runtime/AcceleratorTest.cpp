@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <map>
 #include <thread>
 
 using namespace mgq::rt;
@@ -82,11 +83,31 @@ public:
                                                int32_t) override {
     return nullptr;
   }
-  std::unique_ptr<Collective> makeAllReduce(const RankView &,
-                                            const Bucket &) override {
+  std::unique_ptr<Collective> makeAllReduce(const RankView &, const Bucket &,
+                                            CompressedGradients *) override {
     return nullptr;
   }
   void rehearse(bool) override {}
+  void record(bool on) override {
+    recording = on;
+    if (on)
+      records.clear();
+  }
+  void enqueueRecorded(const WorkKey &key, const char *,
+                       const std::function<void()> &work) override {
+    auto found = records.find(key);
+    launches += !recording && found != records.end();
+    if (!recording && found == records.end())
+      return work();
+    if (recording) {
+      std::vector<std::function<void()>> before = std::move(queue);
+      queue.clear();
+      work();
+      records[key] = std::exchange(queue, std::move(before));
+      return;
+    }
+    queue.insert(queue.end(), found->second.begin(), found->second.end());
+  }
   void connect() override {}
   void end() override {}
   int32_t mark() override { return 0; }
@@ -95,6 +116,7 @@ public:
 
   void enqueue(std::function<void()> work) { queue.push_back(std::move(work)); }
   static LateDevice *current;
+  int launches = 0; ///< Of what was recorded.
 
 protected:
   void *allocateHost(int64_t bytes) override { return malloc(bytes); }
@@ -106,6 +128,8 @@ private:
   void *target = nullptr;
   std::vector<std::byte> room;
   std::vector<std::function<void()>> queue;
+  bool recording = false;
+  std::map<WorkKey, std::vector<std::function<void()>>> records;
 };
 LateDevice *LateDevice::current = nullptr;
 int updates = 0;
@@ -253,6 +277,93 @@ TEST(Accelerator, TransfersAreTheHosts) {
   }
 }
 
+namespace {
+void enqueueOn(void *const *args, void (*change)(float &)) {
+  LateDevice::current->enqueue(
+      [value = static_cast<float *>(args[0]), change] { change(*value); });
+}
+void addOne(void *const *args, void *) {
+  enqueueOn(args, [](float &value) { value += 1; });
+}
+void timesThree(void *const *args, void *) {
+  enqueueOn(args, [](float &value) { value *= 3; });
+}
+void timesFive(void *const *args, void *) {
+  enqueueOn(args, [](float &value) { value *= 5; });
+}
+
+/// Behind each of three calls adds ten; behind the first begins something else.
+struct Tens : CallHook {
+  explicit Tens(float *value) : value(value) {}
+  void afterCall(int32_t call) override {
+    enqueue(call);
+    finish(call);
+  }
+  void plan(int32_t, WorkKey &key) override { key.push_back(ten); }
+  void enqueue(int32_t) override {
+    LateDevice::current->enqueue(
+        [value = value, ten = ten] { *value += static_cast<float>(ten); });
+  }
+  void finish(int32_t call) override { finished.push_back(call); }
+  bool enqueuesMore(int32_t call) const override { return call == 0; }
+
+  float *value;
+  uint64_t ten = 10;
+  std::vector<int32_t> finished;
+};
+} // namespace
+
+// What is recorded is launched where it is the same, and computes the same.
+TEST(Accelerator, RecordsWhatItEnqueues) {
+  mgq_layer layer = {"layer", 0, 0, /*late_from=*/5};
+  mgq_ref place = {MGQ_SPACE_ARENA, 0, 0};
+  mgq_call calls[] = {{addOne, "a", &place, 1, 0, 0, 0, nullptr},
+                      {timesThree, "b", &place, 1, 0, 0, 0, timesFive},
+                      {addOne, "c", &place, 1, 0, 0, 0, nullptr}};
+  mgq_sequence sequence = {nullptr, 0, calls, 3};
+  mgq_rank rank = {};
+  rank.arena_bytes = 64;
+  mgq_program program = {};
+  program.stages = program.replicas = program.layer_count = 1;
+  program.layers = &layer;
+  program.ranks = &rank;
+  program.model_path = "";
+  RankView view(program, 0);
+  LateDevice device;
+  LateDevice::current = &device;
+  Arena arena(rank.arena_bytes, device);
+  Weights weights(view, "");
+  Trace trace(0);
+  Executor executor(view, arena, weights, trace, [] {});
+  const Runnable &runnable = executor.prepare(sequence, -1, {});
+  auto *value = reinterpret_cast<float *>(arena.at(0));
+  Tens hook(value);
+  auto run = [&] {
+    *value = 1;
+    device.launches = 0;
+    hook.finished.clear();
+    executor.run(runnable, Phase::Backward, 0, &hook);
+    EXPECT_EQ(hook.finished, (std::vector<int32_t>{0, 1, 2}));
+    device.synchronize();
+    return std::make_pair(*value, device.launches);
+  };
+  // ((1 + 1 + 10) * 3 + 10) + 1 + 10
+  EXPECT_EQ(run(), std::make_pair(57.0F, 0));
+  device.record(true);
+  executor.record(runnable, &hook);
+  device.record(false);
+  device.synchronize();
+  EXPECT_EQ(*value, 57) << "recording enqueues nothing";
+  EXPECT_EQ(hook.finished.size(), 3U) << "nor does it finish anything";
+  EXPECT_EQ(run(), std::make_pair(57.0F, 2)); // The first call; the others.
+  EXPECT_TRUE(executor.changesIn(5));
+  EXPECT_FALSE(executor.changesIn(4));
+  executor.setStep(5);
+  EXPECT_EQ(run(), std::make_pair(81.0F, 1)); // 12 * 5 + 21
+  hook.ten = 20;
+  EXPECT_EQ(run(), std::make_pair(151.0F, 0)); // (22 * 5 + 20) + 21
+}
+
 TEST(Accelerator, FilesAreNotOfTheArena) {
   TempDir dir;
   writeToyWeights(dir / "toy.weights");
@@ -271,22 +382,21 @@ TEST(Accelerator, FilesAreNotOfTheArena) {
 TEST(Accelerator, RefusesWhatItDoesNotDoYet) {
   mgq_program program = {};
   mgq_rank rank = {};
-  mgq_op op = {};
-  op.kind = MGQ_OP_ALL_REDUCE;
   program.stages = 1;
   program.ranks = &rank;
-  rank.ops = &op;
-  rank.op_count = 1;
   Options options;
   auto error = [&] {
     return errorOf([&] { checkAccelerated(program, options); });
   };
   EXPECT_EQ(error(), "no error");
-  op.compression = MGQ_COMPRESSION_BF16;
-  EXPECT_EQ(error(), "not supported yet: --gradient-compression on a GPU; "
-                     "supported: gradients as they are");
+  options.cudaGraphs = false;
+  EXPECT_EQ(error(), "usage: --cuda-graphs is for programs compiled with "
+                     "--target=cuda; this one runs on the CPU");
+  program.open_device = [](mgq_device_request *) {};
+  EXPECT_EQ(error(), "no error");
   rank.shard_count = 1;
-  EXPECT_THAT(error(), HasSubstr("--frozen=sharded"));
+  EXPECT_EQ(error(), "not supported yet: --frozen=sharded on a GPU; supported: "
+                     "--frozen=stage");
   program.variant_count = 2;
   EXPECT_THAT(error(), HasSubstr("--micro-batches=MIN:MAX"));
   options.cacheFrozen = "memory";

@@ -330,8 +330,8 @@ TEST(CompressedGradients, ResidualsAreSavedWhole) {
     model.step(toy, step, 1, true);
   Saved saved = saveAfterSteps(toy);
   std::vector<float> owners(toy.gradientFloats());
-  model.blocks.scatter(0, model.blocks.count(), model.owner.data(),
-                       owners.data());
+  model.blocks.scatter(hostDevice(), 0, model.blocks.count(),
+                       model.owner.data(), owners.data());
   EXPECT_EQ(saved.owners, owners);
   ASSERT_EQ(saved.workers.size(), 3u);
   for (int r = 0; r < 3; ++r)

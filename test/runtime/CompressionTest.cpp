@@ -232,8 +232,8 @@ TEST(CompressedBlocks, NeverCrossParameters) {
     }
     // An owner's order and back.
     std::vector<float> dense(blocks.count() * 256), back(layout.size);
-    blocks.gather(0, blocks.count(), values.data(), dense.data());
-    blocks.scatter(0, blocks.count(), dense.data(), back.data());
+    blocks.gather(hostDevice(), 0, blocks.count(), values.data(), dense.data());
+    blocks.scatter(hostDevice(), 0, blocks.count(), dense.data(), back.data());
     for (auto [offset, count] : layout.params)
       EXPECT_EQ(memcmp(&back[offset], &values[offset], count * 4), 0);
   }

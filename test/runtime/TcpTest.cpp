@@ -1,6 +1,7 @@
 //===- TcpTest.cpp - Ranks as processes of torchrun and Slurm -------------===//
 
 #include "runtime/src/local/LaunchEnvironment.h"
+#include "runtime/src/tcp/Sockets.h"
 #include "test/runtime/TestFiles.h"
 #include <chrono>
 #include <csignal>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <memory>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -361,6 +363,40 @@ TEST_F(Tcp, RanksThatDoNotFitAreRefused) {
   sizes.add(check, plan + torchrun(1, 3));
   EXPECT_THAT(faults(std::move(sizes)),
               Each(HasSubstr("rank 1 is one of 3 processes, rank 0 one of 2")));
+}
+
+// The system asks after a machine that is silent, and gives it up in time.
+TEST(Sockets, ExpectSigns) {
+  namespace tcp = mgq::tcp;
+  auto optionsOf = [](double seconds) {
+    tcp::Socket listener = tcp::listenAt(0);
+    auto deadline = tcp::Clock::now() + std::chrono::seconds(10);
+    std::string fault;
+    bool isFinal = false;
+    tcp::Socket socket = tcp::connectOnce("localhost", tcp::portOf(listener),
+                                          deadline, fault, isFinal);
+    EXPECT_TRUE(socket) << fault;
+    tcp::expectSigns(socket, seconds);
+    std::vector<int> values;
+    for (auto [level, option] : {std::pair(SOL_SOCKET, SO_KEEPALIVE),
+                                 {IPPROTO_TCP, TCP_KEEPIDLE},
+                                 {IPPROTO_TCP, TCP_KEEPINTVL},
+                                 {IPPROTO_TCP, TCP_KEEPCNT},
+                                 {IPPROTO_TCP, TCP_USER_TIMEOUT}}) {
+      int value = -1;
+      socklen_t size = sizeof value;
+      getsockopt(socket.get(), level, option, &value, &size);
+      values.push_back(value);
+    }
+    return values;
+  };
+  EXPECT_EQ(optionsOf(300), (std::vector<int>{1, 75, 75, 3, 300000}));
+  EXPECT_EQ(optionsOf(0.5), (std::vector<int>{1, 1, 1, 3, 500}));
+  EXPECT_EQ(optionsOf(1e300),
+            (std::vector<int>{1, 32767, 32767, 3, 1000000000}));
+  std::vector<int> never = optionsOf(0);
+  EXPECT_EQ(never[0], 0);
+  EXPECT_EQ(never[4], 0);
 }
 
 TEST(LaunchEnvironment, KnowsItsLaunchers) {

@@ -27,8 +27,10 @@ public:
     Field(int32_t value) : value(value) {}
     Field(int64_t value) : value(value), isWide(true) {}
     Field(LLVM::GlobalOp global) : global(global), isAddress(true) {}
+    Field(LLVM::LLVMFuncOp function) : function(function), isAddress(true) {}
     int64_t value = 0;
     LLVM::GlobalOp global;
+    LLVM::LLVMFuncOp function;
     bool isWide = false, isAddress = false;
   };
   using Struct = SmallVector<Field>;
@@ -79,6 +81,8 @@ Value TableBuilder::valueOf(const Struct &fields) {
           b, loc, IntegerAttr::get(field.isWide ? i64 : i32, field.value));
     else if (field.global)
       value = LLVM::AddressOfOp::create(b, loc, field.global);
+    else if (field.function)
+      value = LLVM::AddressOfOp::create(b, loc, field.function);
     else
       value = LLVM::ZeroOp::create(b, loc, pointer);
     result = LLVM::InsertValueOp::create(b, loc, result, value,
@@ -117,6 +121,19 @@ void TableBuilder::table(StringRef name, const Struct &fields) {
          [&] { return valueOf(fields); });
 }
 
+/// The address of a mgq_cuda_compression, if the module has one.
+static LLVM::GlobalOp addCompression(TableBuilder &table, ModuleOp kernels) {
+  auto function = [&](StringRef name) {
+    return kernels.lookupSymbol<LLVM::LLVMFuncOp>(name);
+  };
+  if (!function("mgq_cuda_encode"))
+    return LLVM::GlobalOp();
+  TableBuilder::Struct fields = {function("mgq_cuda_encode"),
+                                 function("mgq_cuda_combine"),
+                                 function("mgq_cuda_decode")};
+  return table.array(fields);
+}
+
 void mgq::kernels::addImageTable(ModuleOp kernels, gpu::GPUModuleOp device,
                                  ArrayRef<CudaImage> images) {
   TableBuilder table(kernels);
@@ -145,5 +162,6 @@ void mgq::kernels::addImageTable(ModuleOp kernels, gpu::GPUModuleOp device,
                  checkArray = table.array(checkFields);
   table.table("mgq_cuda_module_table",
               {int32_t(MGQ_CUDA_ABI_VERSION), imageArray, size(imageFields),
-               kernelArray, size(kernelFields), checkArray, size(checkFields)});
+               kernelArray, size(kernelFields), checkArray, size(checkFields),
+               addCompression(table, kernels)});
 }

@@ -12,8 +12,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "passes/Kernels/Cuda/Distribute.h"
-#include "passes/Kernels/Cuda/Passes.h"
-#include "passes/Kernels/Lowering.h"
+#include "passes/Kernels/Cuda/RuntimeKernelWriter.h"
 #include "runtime/include/rt.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -26,43 +25,10 @@ namespace mgq::kernels {
 using namespace mlir;
 using namespace mgq::kernels;
 
-static constexpr int64_t kThreads = 256;
-
 namespace {
-/// Element access and arithmetic in a function of pointers.
-class Writer {
+class OptimizerWriter : public RuntimeKernelWriter {
 public:
-  Writer(OpBuilder &builder, Location loc) : b(builder), s(builder, loc) {}
-
-  Value address(Value base, Value index, Type element) {
-    return LLVM::GEPOp::create(b, s.loc, base.getType(), element, base,
-                               ArrayRef<LLVM::GEPArg>{index});
-  }
-  Value load(Value base, Value index, Type element) {
-    return LLVM::LoadOp::create(b, s.loc, element,
-                                address(base, index, element));
-  }
-  Value load(Value base, Value index) {
-    return load(base, index, b.getF32Type());
-  }
-  void store(Value value, Value base, Value index) {
-    LLVM::StoreOp::create(b, s.loc, value,
-                          address(base, index, value.getType()));
-  }
-  Value i64(int64_t value) { return s.constant(b.getI64Type(), value); }
-  Value toI64(Value index) { return s.fromIndex(index, b.getI64Type()); }
-
-  OpBuilder &b;
-  ScalarBuilder s;
-};
-
-/// A kernel and the host function around it are written side by side.
-class OptimizerWriter {
-public:
-  explicit OptimizerWriter(ModuleOp module)
-      : module(module), device(getCudaModule(module)), b(module.getContext()),
-        loc(module.getLoc()),
-        pointer(LLVM::LLVMPointerType::get(module.getContext())) {}
+  using RuntimeKernelWriter::RuntimeKernelWriter;
 
   void addAdamW();
   void addAccumulate();
@@ -71,34 +37,12 @@ public:
 
 private:
   using Body = llvm::function_ref<void(Writer &, ValueRange, Value)>;
-  gpu::GPUFuncOp kernel(StringRef name, ArrayRef<Type> types);
   gpu::GPUFuncOp perElement(StringRef name, ArrayRef<Type> types, Body body);
   gpu::GPUFuncOp
   perBlock(StringRef name, ArrayRef<Type> types,
            llvm::function_ref<Value(Writer &, ValueRange, Value)>);
-  LLVM::LLVMFuncOp host(StringRef name, ArrayRef<Type> types);
-  void launch(gpu::GPUFuncOp kernel, Value blocks, ValueRange operands);
-  Value blocksOf(Value count, int64_t size);
-
-  ModuleOp module;
-  gpu::GPUModuleOp device;
-  OpBuilder b;
-  Location loc;
-  Type pointer;
 };
 } // namespace
-
-gpu::GPUFuncOp OptimizerWriter::kernel(StringRef name, ArrayRef<Type> types) {
-  b.setInsertionPointToEnd(device.getBody());
-  auto kernel =
-      gpu::GPUFuncOp::create(b, loc, name, b.getFunctionType(types, {}));
-  kernel->setAttr(gpu::GPUDialect::getKernelFuncAttrName(), b.getUnitAttr());
-  kernel->setAttr(kThreadsAttr, b.getI32IntegerAttr(kThreads));
-  kernel.setKnownBlockSizeAttr(
-      b.getDenseI32ArrayAttr({static_cast<int32_t>(kThreads), 1, 1}));
-  b.setInsertionPointToEnd(&kernel.getBody().front());
-  return kernel;
-}
 
 /// A thread for each of the n elements; n is the last parameter.
 gpu::GPUFuncOp OptimizerWriter::perElement(StringRef name, ArrayRef<Type> types,
@@ -107,7 +51,8 @@ gpu::GPUFuncOp OptimizerWriter::perElement(StringRef name, ArrayRef<Type> types,
   Writer w(b, loc);
   Value thread = gpu::ThreadIdOp::create(b, loc, gpu::Dimension::x);
   Value block = gpu::BlockIdOp::create(b, loc, gpu::Dimension::x);
-  Value index = w.toI64(w.s.add(w.s.mul(block, w.s.index(kThreads)), thread));
+  Value index =
+      w.toI64(w.s.add(w.s.mul(block, w.s.index(kRuntimeThreads)), thread));
   ValueRange arguments = function.getBody().front().getArguments();
   Value inside = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::slt, index,
                                        arguments.back());
@@ -137,40 +82,11 @@ gpu::GPUFuncOp OptimizerWriter::perBlock(
   w.store(total, function.getArgument(0), w.toI64(block));
 
   LanePlan plan = planLanes(function.getBody().front());
-  plan.lanes = kThreads;
+  plan.lanes = kRuntimeThreads;
   distributeRow(plan, thread, thread, [&](Type element, int64_t count) {
     return addSharedBuffer(function, element, count);
   });
   return function;
-}
-
-LLVM::LLVMFuncOp OptimizerWriter::host(StringRef name, ArrayRef<Type> types) {
-  b.setInsertionPointToEnd(module.getBody());
-  auto function = LLVM::LLVMFuncOp::create(
-      b, loc, name,
-      LLVM::LLVMFunctionType::get(LLVM::LLVMVoidType::get(b.getContext()),
-                                  types));
-  b.setInsertionPointToStart(function.addEntryBlock(b));
-  return function;
-}
-
-void OptimizerWriter::launch(gpu::GPUFuncOp kernel, Value blocks,
-                             ValueRange operands) {
-  Value one = arith::ConstantIndexOp::create(b, loc, 1);
-  Value threads = arith::ConstantIndexOp::create(b, loc, kThreads);
-  gpu::LaunchFuncOp::create(
-      b, loc,
-      SymbolRefAttr::get(device.getNameAttr(),
-                         {SymbolRefAttr::get(kernel.getNameAttr())}),
-      gpu::KernelDim3{blocks, one, one}, gpu::KernelDim3{threads, one, one},
-      Value(), operands);
-}
-
-/// Blocks of `size` that hold `count` elements, as index.
-Value OptimizerWriter::blocksOf(Value count, int64_t size) {
-  Writer w(b, loc);
-  Value padded = w.s.add(count, w.i64(size - 1));
-  return w.s.toIndex(w.s.div(padded, w.i64(size)));
 }
 
 /// See nn.adamw for the formula and the order of the scalars.
@@ -198,7 +114,7 @@ void OptimizerWriter::addAdamW() {
     operands.push_back(w.load(function.getArgument(4), w.i64(i)));
   Value count = function.getArgument(5);
   operands.push_back(count);
-  launch(update, blocksOf(count, kThreads), operands);
+  launch(update, blocksOf(count, kRuntimeThreads), operands);
   LLVM::ReturnOp::create(b, loc, ValueRange());
 }
 
@@ -209,7 +125,7 @@ void OptimizerWriter::addAccumulate() {
         w.store(w.s.add(w.load(in[0], i), w.load(in[1], i)), in[0], i);
       });
   auto function = host("mgq_accumulate", types);
-  launch(add, blocksOf(function.getArgument(2), kThreads),
+  launch(add, blocksOf(function.getArgument(2), kRuntimeThreads),
          function.getArguments());
   LLVM::ReturnOp::create(b, loc, ValueRange());
 }
@@ -223,7 +139,7 @@ void OptimizerWriter::addScale() {
         w.store(w.s.cast(w.s.mul(wide, in[1]), f32, false, false), in[0], i);
       });
   auto function = host("mgq_cuda_scale", types);
-  launch(scale, blocksOf(function.getArgument(2), kThreads),
+  launch(scale, blocksOf(function.getArgument(2), kRuntimeThreads),
          function.getArguments());
   LLVM::ReturnOp::create(b, loc, ValueRange());
 }

@@ -54,6 +54,24 @@ def CudaAddOptimizerPass : Pass<"cuda-add-optimizer", "::mlir::ModuleOp"> {
   ];
 }
 
+def CudaAddCompressionPass : Pass<"cuda-add-compression", "::mlir::ModuleOp"> {
+  let summary = "Add mgq_cuda_encode, mgq_cuda_combine and mgq_cuda_decode, which the runtime calls";
+  let description = [{
+    They are what `mgq_cuda_compression` (runtime/include/rt_cuda.h) has of one
+    format: a warp encodes a block of 256 values, whose bytes are those of
+    runtime/src/common/Compression.
+  }];
+  let options = [
+    Option<"format", "format", "std::string", /*default=*/"\"\"",
+           "bf16, sparse24 or sparse24-int8">
+  ];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::NVVM::NVVMDialect",
+    "::mlir::scf::SCFDialect"
+  ];
+}
+
 def CudaCallRuntimePass : Pass<"cuda-call-runtime", "::mlir::ModuleOp"> {
   let summary = "Turn launches and products into calls of the runtime";
   let description = [{

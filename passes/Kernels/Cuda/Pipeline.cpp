@@ -45,6 +45,8 @@ void mgq::kernels::buildCudaKernelPipeline(OpPassManager &passes,
   passes.addPass(createPlanScratchPass());
   if (options.optimizer)
     passes.addPass(createCudaAddOptimizerPass());
+  if (options.compression != "none")
+    passes.addPass(createCudaAddCompressionPass({options.compression}));
   passes.addPass(createCSEPass());
   passes.addPass(createCudaCallRuntimePass());
   addDevicePasses(passes.nest<gpu::GPUModuleOp>());

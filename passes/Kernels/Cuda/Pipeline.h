@@ -9,6 +9,7 @@
 //   cuda-tile-attention      kern.attention* -> kern.device_attention
 //   kern-plan-scratch        memref.alloc -> offsets in the scratch argument
 //   cuda-add-optimizer       mgq_adamw, mgq_accumulate, mgq_cuda_sq_norm
+//   cuda-add-compression     mgq_cuda_encode, if gradients are compressed
 //   cuda-call-runtime        launches, products, attention -> calls
 //   (in gpu.module @cuda)    cuda-expand-math ... convert-gpu-to-nvvm
 //   convert-kern-to-llvm     host functions of the kernel ABI
@@ -21,12 +22,16 @@
 #define MGQ_PASSES_KERNELS_CUDA_PIPELINE_H
 
 #include "mlir/Pass/PassManager.h"
+#include <string>
 
 namespace mgq::kernels {
 
 struct CudaOptions {
   /// Whether to add the kernels that the runtime calls itself to train.
   bool optimizer = true;
+  /// Of gradients between replicas: none, or a format that
+  /// `cuda-add-compression` knows.
+  std::string compression = "none";
 };
 
 /// Adds the passes above to `pm`, a pass manager of the module of layers.

@@ -14,19 +14,19 @@ using namespace mgq::rt;
 
 void mgq::rt::checkAccelerated(const mgq_program &program,
                                const Options &options) {
+  if (!program.open_device) {
+    if (options.cudaGraphs)
+      failUsage("--cuda-graphs is for programs compiled with --target=cuda; "
+                "this one runs on the CPU");
+    return;
+  }
   if (!options.cacheFrozen.empty())
     refuse("--cache-frozen", "training without it");
   if (program.variant_count > 0)
     refuse("--micro-batches=MIN:MAX", "--micro-batches=N");
-  for (int32_t stage = 0; stage < program.stages; ++stage) {
-    const mgq_rank &rank = program.ranks[stage];
-    if (rank.shard_count)
+  for (int32_t stage = 0; stage < program.stages; ++stage)
+    if (program.ranks[stage].shard_count)
       refuse("--frozen=sharded", "--frozen=stage");
-    for (int32_t i = 0; i < rank.op_count; ++i)
-      if (rank.ops[i].kind == MGQ_OP_ALL_REDUCE &&
-          rank.ops[i].compression != MGQ_COMPRESSION_NONE)
-        refuse("--gradient-compression", "gradients as they are");
-  }
 }
 
 /// Throws on all ranks if two of them have the same accelerator.

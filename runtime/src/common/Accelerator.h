@@ -6,8 +6,11 @@
 #include "runtime/src/common/Collective.h"
 #include "runtime/src/common/Device.h"
 #include "runtime/src/common/Setup.h"
+#include <functional>
 
 namespace mgq::rt {
+
+class CompressedGradients;
 
 /// The messages of a list of ops, between arenas of accelerators: they travel
 /// beside what is computed, each kind in the order in which it was begun.
@@ -21,6 +24,10 @@ public:
   /// What is enqueued to compute from here on comes after that message.
   virtual void wait(int32_t index) = 0;
 };
+
+/// Says what some work is: with equal keys the same things are enqueued, on the
+/// same addresses.
+using WorkKey = std::vector<uint64_t>;
 
 /// Besides what all devices do.
 class Accelerator : public Device {
@@ -53,13 +60,26 @@ public:
   virtual std::unique_ptr<DeviceMessages>
   makeMessages(const RankView &view, const mgq_op *ops, int32_t count) = 0;
   /// Sums a bucket over replicas, in their order. begin() enqueues all of it.
-  virtual std::unique_ptr<Collective> makeAllReduce(const RankView &view,
-                                                    const Bucket &bucket) = 0;
+  /// `compressed`: what the rank keeps for sums that are, may be null.
+  virtual std::unique_ptr<Collective>
+  makeAllReduce(const RankView &view, const Bucket &bucket,
+                CompressedGradients *compressed) = 0;
 
   /// While on, layer functions only make libraries load what they will need, in
   /// memory that has nothing of value yet. That may wait for all that is
   /// enqueued, which with messages would wait for other ranks, maybe for ever.
   virtual void rehearse(bool on) = 0;
+
+  /// While on, enqueueRecorded() enqueues nothing and only records. For a
+  /// moment in which no message is enqueued. Turning it on forgets what was
+  /// recorded.
+  virtual void record(bool on) = 0;
+  /// Enqueues what `work` does: at once, if that was recorded with this key,
+  /// else by calling it. The same bits either way. `name`: the last layer
+  /// function in it, for faults.
+  virtual void enqueueRecorded(const WorkKey &key, const char *name,
+                               const std::function<void()> &work) = 0;
+
   /// All ranks at once, before the first message or sum begins: opens what they
   /// go over.
   virtual void connect() = 0;
@@ -79,7 +99,8 @@ public:
   virtual void clearMarks() = 0;
 };
 
-/// Throws Error if program or options ask for what accelerators do not do yet.
+/// Throws Error if program or options ask for what accelerators do not do yet,
+/// UsageError if options are for accelerators and the program is not.
 void checkAccelerated(const mgq_program &program, const Options &options);
 
 /// All ranks: opens this rank's accelerator and makes it the calling thread's.

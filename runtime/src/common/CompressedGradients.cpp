@@ -1,12 +1,13 @@
 //===- CompressedGradients.cpp - Sums over replicas, compressed -----------===//
 
 #include "runtime/src/common/CompressedGradients.h"
+#include "runtime/src/common/Accelerator.h"
 #include <algorithm>
 
 using namespace mgq::rt;
 
-// No block takes more bytes than one of bf16.
-static constexpr int64_t largestBlock = 2 * compressionBlock;
+// Of a message from an accelerator's memory.
+static constexpr int64_t messageBytes = int64_t{4} << 20;
 
 [[noreturn]] static void failResiduals(const char *what) {
   fail("the program's tables are damaged: compressed gradients: {}", what);
@@ -23,7 +24,7 @@ static void forCompressed(const mgq_rank &tables, Visit visit) {
 
 CompressedGradients::CompressedGradients(const RankView &view, Arena &arena,
                                          Group &group)
-    : view(view), group(group) {
+    : view(view), device(arena.device()), group(group) {
   if (view.program.replicas == 1)
     return;
   for (int32_t stage = 0; stage < view.program.stages; ++stage)
@@ -93,23 +94,49 @@ void CompressedGradients::commit() {
     current = 1 - current;
 }
 
+const CompressedGradients::Reduction *
+CompressedGradients::find(const mgq_op &op) const {
+  auto its = std::find_if(
+      reductions.begin(), reductions.end(),
+      [&](const Reduction &reduction) { return reduction.op == &op; });
+  return its == reductions.end() ? nullptr : &*its;
+}
+
 //===----------------------------------------------------------------------===//
 // The collective
 //===----------------------------------------------------------------------===//
 
+CompressedRounds::CompressedRounds(
+    const RankView &view, const CompressedGradients &state,
+    const CompressedGradients::Reduction &reduction, const Bucket &bucket)
+    : view(view), state(state), reduction(reduction), room(bucket.room),
+      replicas(view.program.replicas),
+      pieceBlocks(bucket.op->room_bytes / (2 * replicas) / largestBlock) {
+  if (pieceBlocks <= 0 || !room)
+    failResiduals("room for exchanges");
+}
+
+CompressedRounds::Range CompressedRounds::pieceOf(int32_t replica) const {
+  Range shard = state.shardOf(reduction, replica);
+  int64_t begin = std::min(shard.end, shard.begin + round * pieceBlocks);
+  return {begin, std::min(shard.end, begin + pieceBlocks)};
+}
+
+int64_t CompressedRounds::ownerValue() const {
+  int64_t before = pieceOf(view.replica).begin -
+                   state.shardOf(reduction, view.replica).begin;
+  return reduction.owner + before * compressionBlock;
+}
+
 namespace {
-/// In a round a replica encodes a piece of every shard (its own too), gets the
-/// others' pieces of its own shard, adds them in the order of replicas, and
-/// sends the encoded sum back. Everyone, the owner too, decodes that: so
-/// replicas hold equal bits.
+/// On the host.
 class CompressedAllReduce : public Collective {
 public:
-  using Reduction = CompressedGradients::Reduction;
-  using Range = CompressedGradients::Range;
+  using Range = CompressedRounds::Range;
 
   CompressedAllReduce(const RankView &view, const CompressedGradients &state,
-                      const Reduction &reduction, const Bucket &bucket,
-                      Group &group, HiddenTime *times);
+                      const CompressedGradients::Reduction &reduction,
+                      const Bucket &bucket, Group &group, HiddenTime *times);
 
   void begin() override;
   bool advance() override;
@@ -121,63 +148,40 @@ public:
   }
 
 private:
-  Range pieceOf(int32_t replica) const;
-  int64_t bytesOf(Range piece) const {
-    return blocks.bytes(piece.begin, piece.end);
-  }
   void scatter();
   void gather();
   void finish();
 
   const RankView &view;
   const CompressedGradients &state;
-  const Reduction &reduction;
   const CompressedBlocks &blocks;
+  CompressedRounds rounds;
   int32_t firstTag;
   MessageSet messages;
   std::unique_ptr<Collective> dense; ///< For warm-up.
   bool isDense = false;
-  /// Room for a piece of each replica.
-  std::vector<std::byte *> sending, receiving;
   std::vector<const std::byte *> pieces; ///< Of the own shard, by replica.
-  int64_t pieceBlocks = 0, round = 0;
   bool gathers = false; ///< Sums come back; else pieces go to their owners.
 };
 } // namespace
 
-CompressedAllReduce::CompressedAllReduce(const RankView &view,
-                                         const CompressedGradients &state,
-                                         const Reduction &reduction,
-                                         const Bucket &bucket, Group &group,
-                                         HiddenTime *times)
-    : view(view), state(state), reduction(reduction), blocks(reduction.blocks),
-      firstTag(bucket.firstTag),
+CompressedAllReduce::CompressedAllReduce(
+    const RankView &view, const CompressedGradients &state,
+    const CompressedGradients::Reduction &reduction, const Bucket &bucket,
+    Group &group, HiddenTime *times)
+    : view(view), state(state), blocks(reduction.blocks),
+      rounds(view, state, reduction, bucket), firstTag(bucket.firstTag),
       messages(group, 2 * view.program.replicas, times),
       dense(makeDenseAllReduce(view, bucket, group, times)) {
-  int64_t replicas = view.program.replicas;
-  pieceBlocks = bucket.op->room_bytes / (2 * replicas) / largestBlock;
-  if (pieceBlocks <= 0 || !bucket.room)
-    failResiduals("room for exchanges");
-  for (int64_t r = 0; r < replicas; ++r) {
-    sending.push_back(bucket.room + r * pieceBlocks * largestBlock);
-    receiving.push_back(sending[0] +
-                        (replicas + r) * pieceBlocks * largestBlock);
-  }
-  pieces.resize(replicas);
-}
-
-/// What the running round sends of a replica's shard.
-CompressedAllReduce::Range CompressedAllReduce::pieceOf(int32_t replica) const {
-  Range shard = state.shardOf(reduction, replica);
-  int64_t begin = std::min(shard.end, shard.begin + round * pieceBlocks);
-  return {begin, std::min(shard.end, begin + pieceBlocks)};
+  for (int32_t r = 0; r < view.program.replicas; ++r)
+    pieces.push_back(rounds.receiving(r));
 }
 
 void CompressedAllReduce::begin() {
   isDense = !state.compresses();
   if (isDense)
     return dense->begin();
-  round = 0;
+  rounds.start();
   gathers = false;
   scatter();
 }
@@ -186,46 +190,42 @@ void CompressedAllReduce::begin() {
 void CompressedAllReduce::scatter() {
   int32_t me = view.replica;
   for (int32_t r = 0; r < view.program.replicas; ++r) {
-    Range piece = pieceOf(r);
+    Range piece = rounds.pieceOf(r);
     blocks.encode(piece.begin, piece.end, state.gradients(), state.factor(),
-                  state.workerRead(), state.workerWrite(), sending[r]);
-    pieces[r] = r == me ? sending[r] : receiving[r];
+                  state.workerRead(), state.workerWrite(),
+                  r == me ? rounds.receiving(me) : rounds.sending(r));
     if (r == me)
       continue;
     int32_t peer = view.rankOfReplica(r);
-    messages.receive(receiving[r], bytesOf(pieceOf(me)), peer, firstTag);
-    messages.send(sending[r], bytesOf(piece), peer, firstTag);
+    messages.receive(rounds.receiving(r), rounds.bytesOf(me), peer, firstTag);
+    messages.send(rounds.sending(r), rounds.bytesOf(r), peer, firstTag);
   }
 }
 
 /// Adds up the own piece, and begins to exchange the sums.
 void CompressedAllReduce::gather() {
   int32_t me = view.replica;
-  Range own = pieceOf(me);
-  int64_t at =
-      reduction.owner +
-      (own.begin - state.shardOf(reduction, me).begin) * compressionBlock;
-  // The own piece is read while the sum is encoded: the sum goes where nobody
-  // sends anything.
-  std::byte *sum = receiving[me];
+  Range own = rounds.pieceOf(me);
+  int64_t at = rounds.ownerValue();
   blocks.combine(own.begin, own.end, pieces.data(), view.program.replicas,
-                 state.ownerRead() + at, state.ownerWrite() + at, sum,
-                 state.gradients());
+                 state.ownerRead() + at, state.ownerWrite() + at,
+                 rounds.sending(me), state.gradients());
   for (int32_t r = 0; r < view.program.replicas; ++r) {
     if (r == me)
       continue;
     int32_t peer = view.rankOfReplica(r);
-    messages.receive(sending[r], bytesOf(pieceOf(r)), peer, firstTag + 1);
-    messages.send(sum, bytesOf(own), peer, firstTag + 1);
+    messages.receive(rounds.sending(r), rounds.bytesOf(r), peer, firstTag + 1);
+    messages.send(rounds.sending(me), rounds.bytesOf(me), peer, firstTag + 1);
   }
 }
 
 /// Decodes the others' sums.
 void CompressedAllReduce::finish() {
   for (int32_t r = 0; r < view.program.replicas; ++r) {
-    Range piece = pieceOf(r);
+    Range piece = rounds.pieceOf(r);
     if (r != view.replica)
-      blocks.decode(piece.begin, piece.end, sending[r], state.gradients());
+      blocks.decode(piece.begin, piece.end, rounds.sending(r),
+                    state.gradients());
   }
 }
 
@@ -237,7 +237,7 @@ bool CompressedAllReduce::advance() {
       gather();
     } else {
       finish();
-      if (++round * pieceBlocks >= reduction.shardBlocks)
+      if (!rounds.next())
         return true;
       scatter();
     }
@@ -248,10 +248,8 @@ bool CompressedAllReduce::advance() {
 
 std::unique_ptr<Collective>
 CompressedGradients::makeAllReduce(const Bucket &bucket, HiddenTime *times) {
-  auto its = std::find_if(
-      reductions.begin(), reductions.end(),
-      [&](const Reduction &reduction) { return reduction.op == bucket.op; });
-  if (its == reductions.end())
+  const Reduction *its = find(*bucket.op);
+  if (!its)
     return nullptr;
   return std::make_unique<CompressedAllReduce>(view, *this, *its, bucket, group,
                                                times);
@@ -270,8 +268,41 @@ void CompressedGradients::putShards(int32_t replica, const float *from,
                                     float *values) const {
   for (const Reduction &reduction : reductions) {
     Range shard = shardOf(reduction, replica);
-    reduction.blocks.scatter(shard.begin, shard.end, from + reduction.owner,
-                             values);
+    reduction.blocks.scatter(device, shard.begin, shard.end,
+                             from + reduction.owner, values);
+  }
+}
+
+/// Bytes of a message. An accelerator's go through memory of the host.
+int64_t CompressedGradients::pieceBytes(int64_t all) const {
+  return device.accelerator() ? std::min(all, messageBytes) : all;
+}
+
+/// Sends values of the arena to replica 0.
+void CompressedGradients::sendToFirst(const float *from, int64_t bytes) {
+  auto *next = reinterpret_cast<const std::byte *>(from);
+  std::vector<std::byte> copy;
+  for (int64_t at = 0, size; at < bytes; at += size) {
+    size = std::min(pieceBytes(bytes), bytes - at);
+    const std::byte *piece = next + at;
+    if (device.accelerator()) {
+      copy.resize(size);
+      device.readNow(copy.data(), piece, size);
+      piece = copy.data();
+    }
+    group.sendNow(piece, size, view.rankOfReplica(0), TagTensor);
+  }
+}
+
+/// Takes them from another one.
+void CompressedGradients::receiveFrom(int32_t replica, float *to,
+                                      int64_t bytes) {
+  auto *next = reinterpret_cast<std::byte *>(to);
+  for (int64_t at = 0, size; at < bytes; at += size) {
+    size = std::min(pieceBytes(bytes), bytes - at);
+    group.receiveNow(device.beginWrite(next + at, size), size,
+                     view.rankOfReplica(replica), TagTensor);
+    device.endWrite();
   }
 }
 
@@ -280,12 +311,10 @@ void CompressedGradients::collectOwners() {
     return;
   int64_t bytes = view.tables.residuals.owner_bytes;
   if (view.replica > 0)
-    return group.sendNow(owner[current], bytes, view.rankOfReplica(0),
-                         TagTensor);
+    return sendToFirst(owner[current], bytes);
   putShards(0, owner[current], staging());
   for (int32_t r = 1; r < view.program.replicas; ++r) {
-    group.receiveNow(owner[1 - current], bytes, view.rankOfReplica(r),
-                     TagTensor);
+    receiveFrom(r, owner[1 - current], bytes);
     putShards(r, owner[1 - current], staging());
   }
 }
@@ -295,35 +324,51 @@ void CompressedGradients::collectWorker(int32_t replica) {
   if (!isUsed())
     return;
   if (view.replica == 0 && replica == 0)
-    std::copy_n(worker[current], bytes / 4, staging());
+    device.copy(staging(), worker[current], bytes);
   else if (view.replica == 0)
-    group.receiveNow(staging(), bytes, view.rankOfReplica(replica), TagTensor);
+    receiveFrom(replica, staging(), bytes);
   else if (view.replica == replica)
-    group.sendNow(worker[current], bytes, view.rankOfReplica(0), TagTensor);
+    sendToFirst(worker[current], bytes);
 }
 
 void CompressedGradients::adoptOwners() {
   for (const Reduction &reduction : reductions) {
     Range shard = shardOf(reduction, view.replica);
-    reduction.blocks.gather(shard.begin, shard.end, staging(),
+    reduction.blocks.gather(device, shard.begin, shard.end, staging(),
                             owner[current] + reduction.owner);
   }
 }
 
+void CompressedGradients::accumulate(float *sum, const float *values,
+                                     int64_t count) const {
+  if (device.accelerator())
+    return view.program.accumulate(sum, values, count);
+  for (int64_t i = 0; i < count; ++i)
+    sum[i] += values[i];
+}
+
+void CompressedGradients::scaleBy(float *values, float factor,
+                                  int64_t count) const {
+  if (Accelerator *accelerator = device.accelerator())
+    return accelerator->scale(values, factor, count);
+  for (int64_t i = 0; i < count; ++i)
+    values[i] *= factor;
+}
+
 void CompressedGradients::adoptWorker(int32_t saved, int32_t savedCount) {
+  int64_t bytes = view.tables.residuals.bytes;
+  float *sum = worker[current];
   if (!isUsed())
     return;
-  int64_t count = view.tables.residuals.bytes / 4;
-  float *sum = worker[current], *values = staging();
   if (savedCount == view.program.replicas) {
     if (saved == view.replica)
-      std::copy_n(values, count, sum);
+      device.copy(sum, staging(), bytes);
     return;
   }
-  float share = 1 / static_cast<float>(view.program.replicas);
-  for (int64_t i = 0; i < count; ++i) {
-    sum[i] = saved == 0 ? values[i] : sum[i] + values[i];
-    if (saved == savedCount - 1)
-      sum[i] *= share;
-  }
+  if (saved == 0)
+    device.copy(sum, staging(), bytes);
+  else
+    accumulate(sum, staging(), bytes / 4);
+  if (saved == savedCount - 1)
+    scaleBy(sum, 1 / static_cast<float>(view.program.replicas), bytes / 4);
 }

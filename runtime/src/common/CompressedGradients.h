@@ -44,12 +44,15 @@ public:
   /// Goes on with another program's residuals, which are at the same places.
   void follow(const CompressedGradients &other) { current = other.current; }
 
-  /// The collective of a bucket, or null: it is not compressed. It sends f32 in
-  /// steps that do not compress. Throws Error if there is too little room.
+  /// The all_reduce of an op, or null: it is not compressed.
+  const Reduction *find(const mgq_op &op) const;
+  /// The collective of a bucket on the host, or null: it is not compressed. It
+  /// sends f32 in steps that do not compress. Throws Error if there is too
+  /// little room.
   std::unique_ptr<Collective> makeAllReduce(const Bucket &bucket,
                                             HiddenTime *times);
 
-  // For collectives.
+  // For collectives. Addresses are those of the arena.
   bool compresses() const { return active; }
   float factor() const { return scale; }
   float *gradients() const { return owned; }
@@ -79,8 +82,14 @@ private:
   void add(const mgq_op &op, int64_t &ownerValues);
   float *staging() const { return workerWrite(); }
   void putShards(int32_t replica, const float *from, float *values) const;
+  void sendToFirst(const float *from, int64_t bytes);
+  void receiveFrom(int32_t replica, float *to, int64_t bytes);
+  int64_t pieceBytes(int64_t all) const;
+  void accumulate(float *sum, const float *values, int64_t count) const;
+  void scaleBy(float *values, float factor, int64_t count) const;
 
   const RankView &view;
+  Device &device;
   Group &group;
   std::vector<Reduction> reductions;
   float *owned = nullptr; ///< Gradients.
@@ -88,6 +97,57 @@ private:
   int current = 0;
   bool usedSomewhere = false, active = false;
   float scale = 1;
+};
+
+/// How a compressed sum is cut: in a round each replica has a piece of every
+/// shard, its own too, encoded, and gets the others' pieces of its own shard.
+/// It adds them in the order of replicas and sends the encoded sum back, which
+/// everyone, the owner too, decodes: so replicas hold equal bits.
+///
+/// There is room for two encoded pieces of each replica. In `sending` are the
+/// pieces of others' shards, then the sums of all shards; in `receiving` the
+/// pieces of the own shard.
+class CompressedRounds {
+public:
+  using Range = CompressedGradients::Range;
+
+  /// Throws Error if there is too little room.
+  CompressedRounds(const RankView &view, const CompressedGradients &state,
+                   const CompressedGradients::Reduction &reduction,
+                   const Bucket &bucket);
+
+  /// Goes to the first round, or to the next if there is one.
+  void start() { round = 0; }
+  bool next() { return ++round * pieceBlocks < reduction.shardBlocks; }
+
+  /// What the round sends of a replica's shard, and the bytes of it.
+  Range pieceOf(int32_t replica) const;
+  int64_t bytesOf(int32_t replica) const {
+    Range piece = pieceOf(replica);
+    return reduction.blocks.bytes(piece.begin, piece.end);
+  }
+  /// The own piece's first value among an owner's residuals.
+  int64_t ownerValue() const;
+
+  std::byte *sending(int32_t replica) const {
+    return room + replica * stride();
+  }
+  std::byte *receiving(int32_t replica) const {
+    return sending(replicas + replica);
+  }
+  /// Bytes from one to the next.
+  int64_t stride() const { return pieceBlocks * largestBlock; }
+
+private:
+  // No block takes more bytes than one of bf16.
+  static constexpr int64_t largestBlock = 2 * compressionBlock;
+
+  const RankView &view;
+  const CompressedGradients &state;
+  const CompressedGradients::Reduction &reduction;
+  std::byte *room;
+  int32_t replicas;
+  int64_t pieceBlocks, round = 0;
 };
 
 } // namespace mgq::rt

@@ -227,7 +227,7 @@ static void fromBf16(const std::byte *from, int64_t count, Kept &kept) {
 
 void mgq::rt::encodeBlock(mgq_compression format, const float *values,
                           int64_t count, std::byte *to) {
-  int64_t whole = format == MGQ_COMPRESSION_BF16 ? 0 : count / 4;
+  int64_t whole = groupsOf(format, count);
   if (whole) {
     Kept kept;
     choose(values, whole, kept);
@@ -246,7 +246,7 @@ void mgq::rt::encodeBlock(mgq_compression format, const float *values,
 
 void mgq::rt::decodeBlock(mgq_compression format, const std::byte *from,
                           int64_t count, float *values) {
-  int64_t whole = format == MGQ_COMPRESSION_BF16 ? 0 : count / 4;
+  int64_t whole = groupsOf(format, count);
   if (whole) {
     Kept kept;
     if (format == MGQ_COMPRESSION_SPARSE24) {
@@ -385,18 +385,30 @@ void CompressedBlocks::decode(int64_t begin, int64_t end, const std::byte *from,
   });
 }
 
-void CompressedBlocks::gather(int64_t begin, int64_t end, const float *values,
-                              float *dense) const {
-  forBlocks(begin, end, [&](const Block &block, int64_t number, int64_t) {
-    std::copy_n(values + block.offset, block.count,
-                dense + number * compressionBlock);
+/// Calls visit(first value, their number, the first one's place in the dense
+/// order) for the blocks of each parameter.
+template <typename Visit>
+void CompressedBlocks::forSpans(int64_t begin, int64_t end, Visit visit) const {
+  for (int64_t number = begin; number < end;) {
+    const Run &run = runs[runOf(number)];
+    int64_t stop = std::min(end, run.endBlock);
+    Block first = blockOf(run, number), last = blockOf(run, stop - 1);
+    visit(first.offset, last.offset + last.count - first.offset,
+          (number - begin) * compressionBlock);
+    number = stop;
+  }
+}
+
+void CompressedBlocks::gather(Device &device, int64_t begin, int64_t end,
+                              const float *values, float *dense) const {
+  forSpans(begin, end, [&](int64_t offset, int64_t count, int64_t at) {
+    device.copy(dense + at, values + offset, count * 4);
   });
 }
 
-void CompressedBlocks::scatter(int64_t begin, int64_t end, const float *dense,
-                               float *values) const {
-  forBlocks(begin, end, [&](const Block &block, int64_t number, int64_t) {
-    std::copy_n(dense + number * compressionBlock, block.count,
-                values + block.offset);
+void CompressedBlocks::scatter(Device &device, int64_t begin, int64_t end,
+                               const float *dense, float *values) const {
+  forSpans(begin, end, [&](int64_t offset, int64_t count, int64_t at) {
+    device.copy(values + offset, dense + at, count * 4);
   });
 }

@@ -24,6 +24,8 @@
 #define MGQ_RUNTIME_COMMON_COMPRESSION_H
 
 #include "runtime/include/rt.h"
+#include "runtime/src/common/Device.h"
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -31,6 +33,11 @@ namespace mgq::rt {
 
 /// Values of a whole block.
 constexpr int64_t compressionBlock = 256;
+
+/// Groups of four of a block of `count` values.
+inline int64_t groupsOf(mgq_compression format, int64_t count) {
+  return format == MGQ_COMPRESSION_BF16 ? 0 : count / 4;
+}
 
 /// Bytes of an encoded block of `count` values.
 int64_t encodedBytes(mgq_compression format, int64_t count);
@@ -54,6 +61,15 @@ public:
   };
   CompressedBlocks(mgq_compression format, const std::vector<Param> &params);
 
+  /// A block: its values, and its first byte among all encoded ones.
+  struct Block {
+    mgq_compression format;
+    int64_t offset, count, byte;
+  };
+  Block block(int64_t number) const {
+    return blockOf(runs[runOf(number)], number);
+  }
+
   int64_t count() const { return runs.empty() ? 0 : runs.back().endBlock; }
   /// Bytes of encoded blocks [begin, end).
   int64_t bytes(int64_t begin, int64_t end) const {
@@ -76,11 +92,11 @@ public:
   void decode(int64_t begin, int64_t end, const std::byte *from,
               float *values) const;
 
-  /// Copies the values of blocks between where parameters lie and the dense
-  /// order of an owner's residuals.
-  void gather(int64_t begin, int64_t end, const float *values,
+  /// Copies the values of blocks, on a device, between where parameters lie and
+  /// the dense order of an owner's residuals.
+  void gather(Device &device, int64_t begin, int64_t end, const float *values,
               float *dense) const;
-  void scatter(int64_t begin, int64_t end, const float *dense,
+  void scatter(Device &device, int64_t begin, int64_t end, const float *dense,
                float *values) const;
 
 private:
@@ -89,16 +105,14 @@ private:
     mgq_compression format;
     int64_t offset, count, firstBlock, endBlock, firstByte, blockBytes;
   };
-  struct Block {
-    mgq_compression format;
-    int64_t offset, count, byte;
-  };
 
   size_t runOf(int64_t block) const;
   Block blockOf(const Run &run, int64_t block) const;
   int64_t bytesBefore(int64_t block) const;
   template <typename Visit>
   void forBlocks(int64_t begin, int64_t end, Visit visit) const;
+  template <typename Visit>
+  void forSpans(int64_t begin, int64_t end, Visit visit) const;
 
   std::vector<Run> runs;
   int64_t allBytes = 0;

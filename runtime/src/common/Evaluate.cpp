@@ -66,6 +66,12 @@ Evaluator::Evaluator(const RankView &view, bool byTokens, Executor &executor,
   records.resize(recordsPerMicroBatch(program));
 }
 
+void Evaluator::record() {
+  for (const OpList::Entry &entry : ops.entries())
+    if (entry.op->kind == MGQ_OP_EVALUATE)
+      executor.record(*entry.runnable);
+}
+
 void Evaluator::runMicroBatch(const DataReader &data, int64_t number,
                               double *values) {
   std::iota(records.begin(), records.end(),

@@ -25,6 +25,9 @@ public:
   /// All ranks at once; the result is the same on all.
   Evaluation run(const DataReader &data);
 
+  /// For an accelerator that records: what run() enqueues.
+  void record();
+
   /// Called between kernels: what is under way goes on.
   void progress() { reducer.progress(); }
 

@@ -37,6 +37,9 @@ public:
          Reducer *reducer = nullptr, HiddenTime *times = nullptr);
 
   std::vector<Entry> &entries() { return list; }
+  int32_t indexOf(const Entry &entry) const {
+    return static_cast<int32_t>(&entry - list.data());
+  }
 
   /// The slots of a micro-batch in the rank's chunks.
   Slots slotsOf(int32_t microBatch) const;
@@ -59,9 +62,6 @@ private:
   void checkMessage(const Entry &entry, int32_t index) const;
   void wait(Entry &entry);
   void waitMessage(Entry &entry, double start);
-  int32_t indexOf(const Entry &entry) const {
-    return static_cast<int32_t>(&entry - list.data());
-  }
 
   const RankView &view;
   Executor &executor;

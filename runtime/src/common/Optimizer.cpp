@@ -88,7 +88,18 @@ void Optimizer::collectGrads() {
     }
   }
   written.resize(accumulators.size());
-  wasWritten.resize(accumulators.size());
+  running.reserve(mostAdditions());
+}
+
+size_t Optimizer::mostAdditions() const {
+  size_t most = 0;
+  for (const Left &calls : left) {
+    size_t count = 0;
+    for (const std::vector<LeftPiece> &list : calls)
+      count += list.size();
+    most = std::max(most, count);
+  }
+  return most;
 }
 
 void Optimizer::collectUses() {
@@ -175,27 +186,38 @@ void Optimizer::forEach(size_t count, Body body) {
 
 void Optimizer::startStep() { std::fill(written.begin(), written.end(), 0); }
 
-void Optimizer::accumulate(int32_t chunk, bool ofWeight, int32_t call,
-                           const std::vector<std::byte *> &gradPlaces) {
+void Optimizer::planAdditions(int32_t chunk, bool ofWeight, int32_t call,
+                              const std::vector<std::byte *> &gradPlaces,
+                              std::vector<Addition> &additions) {
   const Left &calls = left[2 * chunk + (ofWeight ? 1 : 0)];
-  if (static_cast<size_t>(call) >= calls.size() || calls[call].empty())
+  if (static_cast<size_t>(call) >= calls.size())
     return;
   const std::vector<LeftPiece> &list = calls[call];
   for (const LeftPiece &piece : list)
-    wasWritten[piece.accumulator] = written[piece.accumulator];
-  forEach(list.size(), [&](int64_t index) {
-    const LeftPiece &piece = list[index];
-    float *sum =
-        arena.floatsAt(accumulators[piece.accumulator].first) + piece.begin;
-    const float *values =
-        reinterpret_cast<const float *>(gradPlaces[piece.grad]) + piece.begin;
-    if (wasWritten[piece.accumulator])
-      view.program.accumulate(sum, values, piece.count);
-    else
-      device.copy(sum, values, piece.count * sizeof(float));
-  });
+    additions.push_back(
+        {arena.floatsAt(accumulators[piece.accumulator].first) + piece.begin,
+         reinterpret_cast<const float *>(gradPlaces[piece.grad]) + piece.begin,
+         piece.count, written[piece.accumulator] != 0});
   for (const LeftPiece &piece : list)
     written[piece.accumulator] = 1;
+}
+
+void Optimizer::add(const Addition *additions, size_t count) {
+  forEach(count, [&](int64_t index) {
+    const Addition &one = additions[index];
+    if (one.adds)
+      view.program.accumulate(one.sum, one.values, one.count);
+    else
+      device.copy(one.sum, one.values, one.count * sizeof(float));
+  });
+}
+
+void Optimizer::accumulate(int32_t chunk, bool ofWeight, int32_t call,
+                           const std::vector<std::byte *> &gradPlaces) {
+  running.clear();
+  planAdditions(chunk, ofWeight, call, gradPlaces, running);
+  if (!running.empty())
+    add(running.data(), running.size());
 }
 
 void Optimizer::zeroGradients() {
@@ -242,6 +264,10 @@ void Optimizer::deviceNorms(Accelerator &accelerator, double *norms) {
       ++number;
     norms[number] = (*sums)[i];
   }
+}
+
+void Optimizer::recordNorms() {
+  device.accelerator()->squaredNorms(gradients, sums->begin());
 }
 
 void Optimizer::hostNorms(double *norms) {

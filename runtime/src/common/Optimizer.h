@@ -40,6 +40,25 @@ public:
   void accumulate(int32_t chunk, bool ofWeight, int32_t call,
                   const std::vector<std::byte *> &places);
 
+  /// What accumulate() does with some values: adds or copies them.
+  struct Addition {
+    float *sum;
+    const float *values;
+    int64_t count;
+    bool adds;
+  };
+  /// The same in two parts. Appends what is to be done, and takes it for done;
+  void planAdditions(int32_t chunk, bool ofWeight, int32_t call,
+                     const std::vector<std::byte *> &places,
+                     std::vector<Addition> &additions);
+  /// does it.
+  void add(const Addition *additions, size_t count);
+  /// Additions that the calls of a sequence can have, at most.
+  size_t mostAdditions() const;
+
+  /// For an accelerator that records: the work of squaredNorms().
+  void recordNorms();
+
   /// Fills all accumulators of the rank's chunks with zeros: no micro-batch was
   /// run.
   void zeroGradients();
@@ -116,8 +135,8 @@ private:
   std::vector<std::vector<int64_t>> uses; ///< Accumulators of each parameter.
   std::vector<Left> left; ///< Of each chunk: backward, then weight.
   std::vector<std::pair<int64_t, int64_t>> accumulators; ///< Offset, elements.
-  std::vector<uint8_t> written; ///< Whether the step has written each of them.
-  std::vector<uint8_t> wasWritten; ///< The same, before the running call.
+  std::vector<uint8_t> written;  ///< Whether the step has written each of them.
+  std::vector<Addition> running; ///< Of accumulate().
 };
 
 } // namespace mgq::rt

@@ -12,7 +12,7 @@ namespace {
 /// Text of options that are parsed further once all are known.
 struct RawOptions {
   std::string shuffle = "on", schedule = "constant", clip = "0";
-  std::string reduction, lossScale = "off", nonfinite;
+  std::string reduction, lossScale = "off", nonfinite, cudaGraphs;
   std::vector<std::string> noDecay, learningRateOf;
 };
 } // namespace
@@ -108,7 +108,7 @@ static void addOptimizerOptions(CLI::App &app, Options &o, RawOptions &raw) {
       ->type_name("BYTES");
 }
 
-static void addOutputOptions(CLI::App &app, Options &o) {
+static void addOutputOptions(CLI::App &app, Options &o, RawOptions &raw) {
   app.add_option("--output-dir", o.outputDir, "folder of checkpoints")
       ->type_name("DIR");
   app.add_option("--save-steps", o.saveSteps,
@@ -142,6 +142,9 @@ static void addOutputOptions(CLI::App &app, Options &o) {
   app.add_option("--threads", o.threads,
                  "compute threads of a rank (cores / ranks on this machine)")
       ->type_name("N");
+  app.add_option("--cuda-graphs", raw.cudaGraphs,
+                 "give a GPU layers at once, as CUDA graphs (on)")
+      ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--timeout", o.timeoutSeconds,
                  "seconds after which a silent peer is an error (300)")
       ->type_name("SECONDS");
@@ -199,6 +202,8 @@ static void parseLossScale(const std::string &text, Options &o) {
 
 static void parseRaw(const RawOptions &raw, Options &o) {
   o.shuffle = raw.shuffle == "on";
+  if (!raw.cudaGraphs.empty())
+    o.cudaGraphs = raw.cudaGraphs == "on";
   parseLossScale(raw.lossScale, o);
   o.skipNonfinite = raw.nonfinite.empty()
                         ? o.lossScale == LossScaleKind::Dynamic
@@ -281,7 +286,7 @@ ParsedOptions mgq::rt::parseOptions(int argc, const char *const *argv,
   app.set_version_flag("--version", version);
   addDataOptions(app, parsed.options, raw);
   addOptimizerOptions(app, parsed.options, raw);
-  addOutputOptions(app, parsed.options);
+  addOutputOptions(app, parsed.options, raw);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success &done) { // --help, --version

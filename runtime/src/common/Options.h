@@ -61,7 +61,8 @@ struct Options {
   std::string logFile;
   int64_t loggingSteps = 1;
   std::string dumpGradients, trace, profile, summary;
-  int threads = 0; ///< 0: as many as this process may use.
+  std::optional<bool> cudaGraphs; ///< Not given: where they can be.
+  int threads = 0;                ///< 0: as many as this process may use.
   double timeoutSeconds = 300;
   bool dryRun = false;
 };

@@ -38,7 +38,7 @@ Reducer::Reducer(const RankView &view, const mgq_op *ops, int32_t count,
       entry.collective = makeShardGather(view, bucket, group);
     else if (Accelerator *accelerator = executor.device().accelerator();
              accelerator && view.program.replicas > 1)
-      entry.collective = accelerator->makeAllReduce(view, bucket);
+      entry.collective = accelerator->makeAllReduce(view, bucket, compressed);
     else if (compressed)
       entry.collective = compressed->makeAllReduce(bucket, times);
     if (!entry.collective)
@@ -94,6 +94,12 @@ void Reducer::afterCall(int32_t op, int32_t call) {
   for (const Trigger &trigger : triggers)
     if (trigger.op == op && trigger.call == call)
       begin(entries[trigger.entry].op);
+}
+
+bool Reducer::beginsAfter(int32_t op, int32_t call) const {
+  return std::any_of(triggers.begin(), triggers.end(), [&](const Trigger &one) {
+    return one.op == op && one.call == call;
+  });
 }
 
 void Reducer::start(Entry &entry) {

@@ -38,6 +38,8 @@ public:
   void begin(int32_t op);
   /// Begins the buckets that `call` of the backward or weight op `op` fills.
   void afterCall(int32_t op, int32_t call);
+  /// Whether there are any.
+  bool beginsAfter(int32_t op, int32_t call) const;
   /// Moves on all that is open, without sleeping.
   void progress();
   /// Whether nothing is open.

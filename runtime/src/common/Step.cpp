@@ -66,7 +66,13 @@ StepRunner::StepRunner(const RankView &view, const Options &options,
       std::any_of(view.tables.ops, view.tables.ops + view.tables.op_count,
                   [](const mgq_op &op) { return op.ahead != 0; });
   findFirstReady();
-  afterCall = [this](int32_t call) { noteCall(call); };
+  int32_t mostCalls = 0;
+  for (int32_t c = 0; c < view.tables.chunk_count; ++c)
+    for (const mgq_sequence *sequence :
+         {&view.tables.chunks[c].backward, &view.tables.chunks[c].weight})
+      mostCalls = std::max(mostCalls, sequence->call_count);
+  additions.reserve(parts.optimizer.mostAdditions());
+  additionsAfter.resize(mostCalls);
 }
 
 /// The last backward and the last weight op of a chunk leave final gradients.
@@ -92,14 +98,56 @@ void StepRunner::findFirstReady() {
 }
 
 /// A call of the running backward or weight op has run.
-void StepRunner::noteCall(int32_t call) {
+void StepRunner::afterCall(int32_t call) {
   const mgq_op &op = *running->op;
-  auto index = static_cast<int32_t>(running - ops.entries().data());
   parts.optimizer.accumulate(op.chunk, op.kind == MGQ_OP_WEIGHT, call,
                              running->grads);
+  finish(call);
+}
+
+void StepRunner::plan(int32_t call, WorkKey &key) {
+  const mgq_op &op = *running->op;
+  size_t first = additions.size();
+  parts.optimizer.planAdditions(op.chunk, op.kind == MGQ_OP_WEIGHT, call,
+                                running->grads, additions);
+  additionsAfter[call] = {first, additions.size()};
+  for (size_t i = first; i < additions.size(); ++i) {
+    key.push_back(reinterpret_cast<uintptr_t>(additions[i].sum));
+    key.push_back(reinterpret_cast<uintptr_t>(additions[i].values));
+    key.push_back(additions[i].adds);
+  }
+}
+
+void StepRunner::enqueue(int32_t call) {
+  auto [first, end] = additionsAfter[call];
+  parts.optimizer.add(additions.data() + first, end - first);
+}
+
+void StepRunner::finish(int32_t call) {
+  int32_t index = ops.indexOf(*running);
   if (firstReady[index] == call)
     times.gradientReady(secondsNow());
   reducer.afterCall(index, call);
+}
+
+bool StepRunner::enqueuesMore(int32_t call) const {
+  return reducer.beginsAfter(ops.indexOf(*running), call);
+}
+
+void StepRunner::record() {
+  parts.executor.record(*count);
+  parts.optimizer.startStep();
+  for (OpList::Entry &entry : ops.entries()) {
+    int32_t kind = entry.op->kind;
+    running = &entry;
+    additions.clear();
+    if (kind == MGQ_OP_FORWARD)
+      parts.executor.record(*entry.runnable);
+    else if (kind == MGQ_OP_BACKWARD || kind == MGQ_OP_WEIGHT)
+      parts.executor.record(*entry.runnable, this);
+  }
+  if (view.replica == 0)
+    parts.optimizer.recordNorms();
 }
 
 RandomKey StepRunner::keyOf(const StepInput &input, int32_t microBatch) const {
@@ -181,6 +229,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
     parts.arena.device().write(entry.seed, &value, sizeof value);
   }
   running = &entry;
+  additions.clear();
   parts.executor.setStep(input.step);
   double start = secondsNow();
   CallFilter *filter = nullptr;
@@ -189,7 +238,7 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
                            *recordsOf(input, op.micro_batch, order).begin(),
                            input.step);
   parts.executor.run(*entry.runnable, phases[op.kind], op.micro_batch,
-                     hasGradients ? &afterCall : nullptr, filter);
+                     hasGradients ? this : nullptr, filter);
   slowdown.sleep();
   double end = secondsNow();
   if (!op.ahead)

@@ -44,7 +44,7 @@ struct StepResult {
 bool reducesByTokens(const mgq_program &program, const Options &options);
 
 /// Executes a rank's ops of a step. run() allocates nothing.
-class StepRunner {
+class StepRunner : private CallHook {
 public:
   /// What a rank works with, besides its tables.
   struct Parts {
@@ -67,6 +67,10 @@ public:
         parts.executor.loadSeconds() - before;
     return result;
   }
+
+  /// For an accelerator that records: what run() enqueues in a step in which
+  /// all micro-batches run.
+  void record();
 
   /// Called once, with the gradients of the next step before clipping.
   void onGradients(std::function<void()> hook) {
@@ -122,7 +126,11 @@ private:
                const DataReader &data, RecordOrder &order);
   void decideCached(StepInput input, RecordOrder &order);
   void findFirstReady();
-  void noteCall(int32_t call);
+  void afterCall(int32_t call) override;
+  void plan(int32_t call, WorkKey &key) override;
+  void enqueue(int32_t call) override;
+  void finish(int32_t call) override;
+  bool enqueuesMore(int32_t call) const override;
   void optimize(const StepInput &input, StepResult &result);
   void exchangeResults(StepResult &result);
   void sumLosses(StepResult &result) const;
@@ -175,8 +183,10 @@ private:
   bool optimized = false, updated = false;
   int64_t aheadStep = -1; ///< The step for which `ahead` ops have been run.
   bool hasAhead;
-  const OpList::Entry *running = nullptr; ///< The op that `afterCall` is of.
-  std::function<void(int32_t)> afterCall;
+  const OpList::Entry *running = nullptr; ///< The op whose calls run.
+  /// Planned behind its calls: all, and which are behind each.
+  std::vector<Optimizer::Addition> additions;
+  std::vector<std::pair<size_t, size_t>> additionsAfter;
 };
 
 } // namespace mgq::rt

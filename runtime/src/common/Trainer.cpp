@@ -52,7 +52,11 @@ void Trainer::setUp() {
   if (options.dryRun)
     return;
   if (accelerator) {
-    group.agree([&] { variants->now().executor.rehearse(*accelerator); });
+    group.agree([&] {
+      variants->now().executor.rehearse(*accelerator);
+      if (recordsWork())
+        record();
+    });
     accelerator->connect();
   }
   group.agree([&] {
@@ -65,11 +69,28 @@ void Trainer::setUp() {
   });
 }
 
+/// Work that is timed call by call is enqueued call by call.
+bool Trainer::recordsWork() const {
+  return accelerator && options.cudaGraphs.value_or(true) && !orders.trace &&
+         !orders.profile;
+}
+
+/// Records what steps and evaluations enqueue from this step on.
+void Trainer::record() {
+  Executor &executor = variants->now().executor;
+  executor.setStep(state.step);
+  accelerator->record(true);
+  executor.recordCommon();
+  variants->now().runner.record();
+  evaluator->record();
+  accelerator->record(false);
+}
+
 /// A dry run warns where there is no device, and goes on without.
 void Trainer::openDevice(const Host &host) {
+  group.agree([&] { checkAccelerated(program, options); });
   if (!program.open_device)
     return;
-  group.agree([&] { checkAccelerated(program, options); });
   auto open = [&] { accelerator = openAccelerator(program, group, host); };
   if (!options.dryRun)
     return open();
@@ -348,6 +369,10 @@ void Trainer::dumpGradients() {
 /// Runs a step with as many micro-batches as it should have.
 StepResult Trainer::runStep(const StepInput &input) {
   variants->use(microBatches->countOf(input.step));
+  if (recordsWork() && variants->now().executor.changesIn(input.step)) {
+    accelerator->synchronize(); // No message is under way then.
+    record();
+  }
   if (gradientsAreDue) // Still: no step had a target.
     variants->now().runner.onGradients([this] { dumpGradients(); });
   return variants->now().runner.run(input, *data, *order);

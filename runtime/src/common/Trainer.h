@@ -36,6 +36,8 @@ public:
 private:
   void setUp();
   void openDevice(const Host &host);
+  bool recordsWork() const;
+  void record();
   void makeArena(const Host &host);
   std::string memoryShortage(int64_t bytes, const std::string &what);
   void makeParts();

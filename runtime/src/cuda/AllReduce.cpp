@@ -13,41 +13,43 @@
 
 using namespace mgq::rt;
 
-class DeviceSums::Sum : public Collective {
+void DeviceSum::begin() {
+  ready.record(device.stream());
+  isReady = true;
+  all.advance();
+}
+
+void DeviceSum::join() { done.before(device.stream()); }
+
+void DeviceSum::enqueue(Link &link) {
+  isReady = false;
+  ready.before(link.stream);
+  exchange(link);
+  done.record(link.stream);
+}
+
+namespace {
+class DenseSum : public DeviceSum {
 public:
-  Sum(DeviceSums &all, const RankView &view, const Bucket &bucket)
-      : all(all), view(view), bucket(bucket),
+  DenseSum(DeviceSums &all, CudaDevice &device, const RankView &view,
+           const Bucket &bucket)
+      : DeviceSum(all, device), view(view), bucket(bucket),
         rounds(bucket, view.program.replicas) {}
 
-  /// What it sums is there when all that is enqueued to compute so far is done.
-  void begin() override {
-    ready.record(all.device.stream());
-    isReady = true;
-    all.advance();
-  }
-  bool advance() override { return true; }
-  const std::vector<int64_t> &requests() const override { return none; }
-  int64_t sentBytes() const override { return sent; }
-  void join() override { done.before(all.device.stream()); }
+  void exchange(Link &link) override;
 
 private:
-  friend class DeviceSums;
-  void enqueue();
   void scatter(Link &link, float *round);
   void addShards(CUstream stream, float *own);
   void gather(Link &link, float *round);
 
-  DeviceSums &all;
   const RankView &view;
   Bucket bucket;
   SumRounds rounds;
-  Event ready, done;
-  bool isReady = false;
-  int64_t sent = 0;
-  std::vector<int64_t> none;
 };
+} // namespace
 
-void DeviceSums::Sum::scatter(Link &link, float *round) {
+void DenseSum::scatter(Link &link, float *round) {
   int32_t me = view.replica;
   auto *to = reinterpret_cast<float *>(bucket.room);
   for (int32_t r = 0; r < view.program.replicas; ++r) {
@@ -64,7 +66,7 @@ void DeviceSums::Sum::scatter(Link &link, float *round) {
 }
 
 /// Sums of the own shard, in the order of replicas, to `own`.
-void DeviceSums::Sum::addShards(CUstream stream, float *own) {
+void DenseSum::addShards(CUstream stream, float *own) {
   int64_t size = rounds.sizeOf(view.replica);
   if (!size)
     return;
@@ -73,20 +75,20 @@ void DeviceSums::Sum::addShards(CUstream stream, float *own) {
   auto add = [&](float *sum, const float *values) {
     view.program.accumulate(sum, values, size);
   };
-  CUstream before = all.device.enqueueOn(stream);
+  CUstream before = device.enqueueOn(stream);
   if (view.replica > 0) {
     for (int32_t r = 1; r < view.replica; ++r)
       add(shards, shards + r * stride);
     add(shards, own);
-    all.device.copy(own, shards, size * 4);
+    device.copy(own, shards, size * 4);
   }
   for (int32_t r = view.replica + 1; r < view.program.replicas; ++r)
     add(own, shards + (r - 1) * stride);
-  all.device.enqueueOn(before);
-  all.device.leaveCall("a sum over replicas");
+  device.enqueueOn(before);
+  device.leaveCall("a sum over replicas");
 }
 
-void DeviceSums::Sum::gather(Link &link, float *round) {
+void DenseSum::gather(Link &link, float *round) {
   int32_t me = view.replica;
   for (int32_t r = 0; r < view.program.replicas; ++r) {
     if (r == me)
@@ -101,10 +103,7 @@ void DeviceSums::Sum::gather(Link &link, float *round) {
   }
 }
 
-void DeviceSums::Sum::enqueue() {
-  isReady = false;
-  Link &link = all.network.replicas();
-  ready.before(link.stream);
+void DenseSum::exchange(Link &link) {
   for (int64_t at = 0; at < rounds.count; at += rounds.size) {
     rounds.start(rounds.count - at);
     float *round = bucket.values + at;
@@ -116,21 +115,31 @@ void DeviceSums::Sum::enqueue() {
     gather(link, round);
     link.communicator.endGroup();
   }
-  done.record(link.stream);
+}
+
+std::unique_ptr<DeviceSum> mgq::rt::makeDenseSum(DeviceSums &all,
+                                                 CudaDevice &device,
+                                                 const RankView &view,
+                                                 const Bucket &bucket) {
+  return std::make_unique<DenseSum>(all, device, view, bucket);
 }
 
 void DeviceSums::advance() {
   network.run([&] {
     while (next < sums.size() && sums[next]->isReady)
-      sums[next++]->enqueue();
+      sums[next++]->enqueue(network.replicas());
   });
   if (next == sums.size())
     next = 0;
 }
 
-std::unique_ptr<Collective> DeviceSums::add(const RankView &view,
-                                            const Bucket &bucket) {
-  auto sum = std::make_unique<Sum>(*this, view, bucket);
+std::unique_ptr<Collective>
+DeviceSums::add(const RankView &view, const Bucket &bucket,
+                const CompressedGradients *compressed) {
+  auto *its = compressed ? compressed->find(*bucket.op) : nullptr;
+  std::unique_ptr<DeviceSum> sum =
+      its ? makeCompressedSum(*this, device, view, *compressed, *its, bucket)
+          : makeDenseSum(*this, device, view, bucket);
   sums.push_back(sum.get());
   return sum;
 }

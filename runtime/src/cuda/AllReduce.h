@@ -3,13 +3,45 @@
 #ifndef MGQ_RUNTIME_CUDA_ALLREDUCE_H
 #define MGQ_RUNTIME_CUDA_ALLREDUCE_H
 
-#include "runtime/src/common/Collective.h"
+#include "runtime/include/rt_cuda.h"
+#include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/cuda/Driver.h"
 
 namespace mgq::rt {
 
 class CudaDevice;
+class DeviceSums;
 class Network;
+struct Link;
+
+/// A sum of a bucket over replicas.
+class DeviceSum : public Collective {
+public:
+  DeviceSum(DeviceSums &all, CudaDevice &device) : all(all), device(device) {}
+
+  /// What it sums is there when all that is enqueued to compute so far is done.
+  void begin() override;
+  bool advance() override { return true; }
+  const std::vector<int64_t> &requests() const override { return none; }
+  int64_t sentBytes() const override { return sent; }
+  void join() override;
+
+  /// Enqueues all of it on the link's stream.
+  virtual void exchange(Link &link) = 0;
+
+protected:
+  DeviceSums &all;
+  CudaDevice &device;
+  int64_t sent = 0;
+
+private:
+  friend class DeviceSums;
+  void enqueue(Link &link);
+
+  Event ready, done;
+  bool isReady = false;
+  std::vector<int64_t> none;
+};
 
 /// A step's sums over replicas. They are enqueued in the order of the program
 /// on all ranks, whenever they begin: one whose predecessors have not begun
@@ -20,18 +52,36 @@ public:
       : device(device), network(network) {}
 
   /// The sum of a bucket, the next in the program; the network must be
-  /// connected when the first begins. Throws Error if there is no room.
-  std::unique_ptr<Collective> add(const RankView &view, const Bucket &bucket);
+  /// connected when the first begins. `compressed`: of the rank, may be null.
+  /// Throws Error if there is no room.
+  std::unique_ptr<Collective> add(const RankView &view, const Bucket &bucket,
+                                  const CompressedGradients *compressed);
 
 private:
-  class Sum;
+  friend class DeviceSum;
   void advance();
 
   CudaDevice &device;
   Network &network;
-  std::vector<Sum *> sums;
+  std::vector<DeviceSum *> sums;
   size_t next = 0; ///< The first that is not enqueued in this step.
 };
+
+/// Sends f32. Throws Error if there is no room.
+std::unique_ptr<DeviceSum> makeDenseSum(DeviceSums &all, CudaDevice &device,
+                                        const RankView &view,
+                                        const Bucket &bucket);
+
+/// The program's code of compressed gradients. Throws Error if it has none.
+const mgq_cuda_compression &compressionCode();
+
+/// Sends encoded blocks in steps that compress, else f32. Throws Error if there
+/// is no room, or the program has no code for it.
+std::unique_ptr<DeviceSum>
+makeCompressedSum(DeviceSums &all, CudaDevice &device, const RankView &view,
+                  const CompressedGradients &state,
+                  const CompressedGradients::Reduction &reduction,
+                  const Bucket &bucket);
 
 } // namespace mgq::rt
 

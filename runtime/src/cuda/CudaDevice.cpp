@@ -59,7 +59,7 @@ CudaDevice::CudaDevice(const mgq_device_request &request)
               request.program->ranks[group.rank() % request.program->stages]) +
               1,
           compute),
-      parameters(mostParameters()) {
+      graphs(compute), parameters(mostParameters()) {
   // Page-locked memory that is taken in a step would wait for the GPU.
   int64_t largest = 0;
   for (int32_t i = 0; i < request.program->input_count; ++i)
@@ -94,6 +94,8 @@ void CudaDevice::end() {
 
 /// A library's text, with the fault of the GPU that is behind it, if any.
 std::string CudaDevice::explain(const std::string &text) const {
+  if (graphs.isRecording()) // Nothing runs, and no event may be asked.
+    return text;
   CUresult status = cuTry(cuEventQuery, done);
   if (status == CUDA_SUCCESS || status == CUDA_ERROR_NOT_READY)
     return text;
@@ -281,6 +283,34 @@ void CudaDevice::leaveCall(const char *name) {
     fail("{} in layer function {}", fault, name);
 }
 
+void CudaDevice::record(bool on) {
+  if (on)
+    graphs.clear();
+  recording = on;
+}
+
+void CudaDevice::enqueueRecorded(const WorkKey &key, const char *name,
+                                 const std::function<void()> &work) {
+  if (!recording) {
+    running = name;
+    try {
+      if (graphs.launch(key))
+        return;
+    } catch (const Error &error) {
+      fail("{} in layer functions up to {}", error.what(), name);
+    }
+    return work();
+  }
+  std::string text = graphs.record(key, work);
+  if (text.empty())
+    return leaveCall(name);
+  fault.clear(); // Of work that cannot be recorded.
+  if (!std::exchange(hasToldOfGraphs, true))
+    printError("note: {} does some work without CUDA graphs: {} in layer "
+               "functions up to {}",
+               this->name(), text, name);
+}
+
 // No exception crosses these: layer functions are not made for them.
 
 extern "C" void mgq_cuda_launch(int32_t kernel, int64_t blocks,
@@ -325,10 +355,16 @@ void CudaDevice::squaredNorms(const std::vector<Values> &arrays, double *sums) {
   if (arrays.empty())
     return;
   ensureNorms(arrays);
-  auto *own = norms->as<double>();
-  for (size_t i = 0; i < arrays.size(); ++i)
-    mgq_cuda_sq_norm(own + i, own + normArrays, arrays[i].at, arrays[i].count);
-  read(sums, own, static_cast<int64_t>(arrays.size() * sizeof(double)));
+  normsKey = {reinterpret_cast<uintptr_t>(&arrays), norms->address()};
+  enqueueRecorded(normsKey, running, [this, &arrays] {
+    auto *own = norms->as<double>();
+    for (size_t i = 0; i < arrays.size(); ++i)
+      mgq_cuda_sq_norm(own + i, own + normArrays, arrays[i].at,
+                       arrays[i].count);
+  });
+  if (!recording)
+    read(sums, norms->as<double>(),
+         static_cast<int64_t>(arrays.size() * sizeof(double)));
 }
 
 //===----------------------------------------------------------------------===//
@@ -341,9 +377,10 @@ std::unique_ptr<DeviceMessages> CudaDevice::makeMessages(const RankView &view,
   return makeDeviceMessages(*this, network, view, ops, count);
 }
 
-std::unique_ptr<Collective> CudaDevice::makeAllReduce(const RankView &view,
-                                                      const Bucket &bucket) {
-  return sums.add(view, bucket);
+std::unique_ptr<Collective>
+CudaDevice::makeAllReduce(const RankView &view, const Bucket &bucket,
+                          CompressedGradients *compressed) {
+  return sums.add(view, bucket, compressed);
 }
 
 void CudaDevice::connect() {

@@ -16,6 +16,7 @@
 #include "runtime/src/cuda/Blas.h"
 #include "runtime/src/cuda/Checks.h"
 #include "runtime/src/cuda/Context.h"
+#include "runtime/src/cuda/Graphs.h"
 #include "runtime/src/cuda/Network.h"
 #include "runtime/src/cuda/Staging.h"
 #include <optional>
@@ -50,9 +51,13 @@ public:
   void squaredNorms(const std::vector<Values> &arrays, double *sums) override;
   std::unique_ptr<DeviceMessages>
   makeMessages(const RankView &view, const mgq_op *ops, int32_t count) override;
-  std::unique_ptr<Collective> makeAllReduce(const RankView &view,
-                                            const Bucket &bucket) override;
+  std::unique_ptr<Collective>
+  makeAllReduce(const RankView &view, const Bucket &bucket,
+                CompressedGradients *compressed) override;
   void rehearse(bool on) override;
+  void record(bool on) override;
+  void enqueueRecorded(const WorkKey &key, const char *name,
+                       const std::function<void()> &work) override;
   void connect() override;
   int32_t mark() override;
   double secondsAt(int32_t mark) override;
@@ -95,15 +100,18 @@ private:
   Event done; ///< Of synchronize() and readNow().
   Staging staging;
   Checks checks;
+  Graphs graphs;
   CUdeviceptr writing = 0;            ///< Where beginWrite() writes to.
   std::optional<PinnedMemory> bounce; ///< Of readNow().
   std::unique_ptr<DeviceMemory> arena, norms;
   int64_t normArrays = 0, normBlocks = 0; ///< Room in `norms`.
   std::vector<void *> parameters;         ///< Of the kernel that is launched.
-  bool rehearsing = false;
-  const char *running = ""; ///< Layer function.
-  std::string fault;        ///< In it; empty: none.
-  std::deque<Event> marks;  // Addresses stay.
+  bool rehearsing = false, recording = false;
+  bool hasToldOfGraphs = false; ///< That some work cannot be recorded.
+  WorkKey normsKey;             ///< Of squaredNorms().
+  const char *running = "";     ///< Layer function.
+  std::string fault;            ///< In it; empty: none.
+  std::deque<Event> marks;      // Addresses stay.
   int32_t markCount = 0;
   double firstMark = 0; ///< When the first of them was reached.
 };

@@ -1,9 +1,9 @@
 //===- Executor.cpp - Runs a rank's sequences -----------------------------===//
 
 #include "runtime/src/local/Executor.h"
-#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/local/ThreadPool.h"
+#include <algorithm>
 #include <cstring>
 
 using namespace mgq::rt;
@@ -41,7 +41,7 @@ Executor::Executor(const RankView &view, Arena &arena, const Weights &weights,
                    Trace &trace, std::function<void()> pulse)
     : view(view), arena(arena), weights(weights), trace(trace),
       pulse(std::move(pulse)), times(view.program.layer_count),
-      forwards(view.tables.chunk_count) {
+      forwards(view.tables.chunk_count), work([this] { enqueuePart(); }) {
   for (int32_t i = 0; i < view.program.input_count; ++i)
     randomOps.push_back(randomOpOf(view.program.inputs[i]));
   Slots none(view.tables.chunk_count, -1);
@@ -227,24 +227,84 @@ void Executor::rehearse(Accelerator &accelerator) {
   accelerator.synchronize();
 }
 
+/// What a call runs in this step.
+mgq_kernel Executor::kernelOf(const mgq_call &call) const {
+  bool isLate = call.late && call.layer >= 0 &&
+                step >= view.program.layers[call.layer].late_from;
+  return isLate ? call.late : call.kernel;
+}
+
+bool Executor::changesIn(int64_t number) const {
+  const mgq_layer *layers = view.program.layers;
+  return std::any_of(
+      layers, layers + view.program.layer_count,
+      [&](const mgq_layer &layer) { return layer.late_from == number; });
+}
+
+void Executor::callKernel(const Runnable &runnable, int32_t index) {
+  const mgq_call &call = runnable.sequence->calls[index];
+  device().enterCall(call.name);
+  kernelOf(call)(runnable.pointers.data() + runnable.firstPointer[index],
+                 call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
+}
+
+void Executor::enqueuePart() {
+  const mgq_call *calls = part.runnable->sequence->calls;
+  for (int32_t i = part.first; i < part.end; ++i) {
+    callKernel(*part.runnable, i);
+    device().leaveCall(calls[i].name);
+    if (part.hook)
+      part.hook->enqueue(i);
+  }
+}
+
+/// Calls are given to the accelerator at once, up to one whose hook enqueues
+/// more: messages begin there.
+void Executor::enqueueParts(const Runnable &runnable, CallHook *hook,
+                            bool finishes) {
+  const mgq_sequence &sequence = *runnable.sequence;
+  for (int32_t first = 0, end; first < sequence.call_count; first = end) {
+    end = first + 1;
+    while (end < sequence.call_count && !(hook && hook->enqueuesMore(end - 1)))
+      ++end;
+    part = {&runnable, first, end, hook};
+    key.clear();
+    key.push_back(reinterpret_cast<uintptr_t>(&runnable));
+    key.push_back(first);
+    key.push_back(end);
+    for (int32_t i = first; i < end; ++i) {
+      key.push_back(reinterpret_cast<uintptr_t>(kernelOf(sequence.calls[i])));
+      if (hook)
+        hook->plan(i, key);
+    }
+    device().accelerator()->enqueueRecorded(key, sequence.calls[end - 1].name,
+                                            work);
+    pulse();
+    for (int32_t i = first; hook && finishes && i < end; ++i)
+      hook->finish(i);
+  }
+}
+
+void Executor::record(const Runnable &runnable, CallHook *hook) {
+  recorded = true;
+  enqueueParts(runnable, hook, /*finishes=*/false);
+}
+
 void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
-                   const std::function<void(int32_t)> *afterCall,
-                   CallFilter *filter) {
+                   CallHook *hook, CallFilter *filter) {
   const mgq_sequence &sequence = *runnable.sequence;
   if (phase == Phase::Forward && runnable.chunk >= 0)
     ++forwards[runnable.chunk];
+  if (recorded && !timed && !filter && &runnable != prepareFrozen)
+    return enqueueParts(runnable, hook, /*finishes=*/true);
   int32_t mark = timed ? timed->mark() : 0;
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];
     void *const *args = runnable.pointers.data() + runnable.firstPointer[i];
     if (filter && filter->skips(i, args))
       continue;
-    device().enterCall(call.name);
     double start = secondsNow();
-    bool isLate = call.late && call.layer >= 0 &&
-                  step >= view.program.layers[call.layer].late_from;
-    (isLate ? call.late : call.kernel)(
-        args, call.scratch_bytes ? arena.at(call.scratch_offset) : nullptr);
+    callKernel(runnable, i);
     double seconds = secondsNow() - start;
     device().leaveCall(call.name);
     pulse();
@@ -256,7 +316,7 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
     }
     if (filter)
       filter->ran(i, args);
-    if (afterCall)
-      (*afterCall)(i);
+    if (hook)
+      hook->afterCall(i);
   }
 }

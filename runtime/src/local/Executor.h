@@ -3,6 +3,7 @@
 #ifndef MGQ_RUNTIME_LOCAL_EXECUTOR_H
 #define MGQ_RUNTIME_LOCAL_EXECUTOR_H
 
+#include "runtime/src/common/Accelerator.h"
 #include "runtime/src/common/Arena.h"
 #include "runtime/src/common/DataReader.h"
 #include "runtime/src/common/Program.h"
@@ -50,6 +51,24 @@ public:
   virtual void ran(int32_t call, void *const *args) = 0;
 };
 
+/// What else happens after the calls of a sequence.
+class CallHook {
+public:
+  virtual ~CallHook() = default;
+  /// Number `call` has run, or is enqueued.
+  virtual void afterCall(int32_t call) = 0;
+
+  // The same in parts, for calls that are enqueued at once. First, in their
+  // order, what shall be enqueued behind each is decided, and said in `key`;
+  virtual void plan(int32_t call, WorkKey &key) = 0;
+  // then that is enqueued, unless the device has it recorded;
+  virtual void enqueue(int32_t call) = 0;
+  // then comes the rest.
+  virtual void finish(int32_t call) = 0;
+  /// Whether finish() enqueues something.
+  virtual bool enqueuesMore(int32_t call) const = 0;
+};
+
 /// Runs sequences on one arena. Places are resolved once, by prepare(); load()
 /// and run() allocate nothing.
 class Executor {
@@ -78,12 +97,19 @@ public:
   /// kernels layers of progressive precision run.
   void setStep(int64_t number) { step = number; }
 
-  /// Runs the calls, or enqueues them. `afterCall` is told the number of each
-  /// call then. Throws Error after an index outside its range, naming node and
-  /// layer.
+  /// Runs the calls, or enqueues them. Throws Error after an index outside its
+  /// range, naming node and layer.
   void run(const Runnable &runnable, Phase phase, int32_t microBatch,
-           const std::function<void(int32_t)> *afterCall = nullptr,
-           CallFilter *filter = nullptr);
+           CallHook *hook = nullptr, CallFilter *filter = nullptr);
+
+  /// An accelerator that is recording, see there: records what run() with that
+  /// hook enqueues, but for what its finish() does. From then on run() uses
+  /// what is recorded.
+  void record(const Runnable &runnable, CallHook *hook = nullptr);
+  /// The same for what depends on no micro-batch.
+  void recordCommon() { record(*prepareTrainable); }
+  /// Whether calls run other kernels in this step than in the one before.
+  bool changesIn(int64_t number) const;
 
   void runPrepareFrozen() { run(*prepareFrozen, Phase::Prepare, -1); }
   /// Packs the weights that are spread over ranks, and keeps this rank's
@@ -120,8 +146,18 @@ private:
     Phase phase;
     int32_t microBatch, begin, end;
   };
+  /// Calls that are enqueued at once, and the hook behind them.
+  struct Part {
+    const Runnable *runnable;
+    int32_t first, end;
+    CallHook *hook;
+  };
   void noteCall(const mgq_call &call, Phase phase, int32_t microBatch,
                 double start, double seconds);
+  mgq_kernel kernelOf(const mgq_call &call) const;
+  void callKernel(const Runnable &runnable, int32_t index);
+  void enqueueParts(const Runnable &runnable, CallHook *hook, bool finishes);
+  void enqueuePart();
 
   int64_t step = 0;
   const RankView &view;
@@ -136,6 +172,10 @@ private:
   Accelerator *timed = nullptr;      ///< Null: times are the host's.
   std::vector<TimedCall> timedCalls; ///< Whose times are not known yet.
   std::deque<Runnable> runnables;    // Addresses stay.
+  bool recorded = false;             ///< An accelerator has recorded sequences.
+  Part part = {};                    ///< That is being enqueued.
+  WorkKey key;                       ///< Of it.
+  std::function<void()> work;        ///< enqueuePart().
   const Runnable *prepareFrozen, *prepareTrainable;
   std::vector<const Runnable *> packs; ///< Of each shard.
 };

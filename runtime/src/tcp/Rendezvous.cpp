@@ -205,8 +205,10 @@ void Meeting::meetAsOther() {
 
 std::vector<int> Meeting::take() {
   std::vector<int> taken;
-  for (Socket &socket : sockets)
+  for (Socket &socket : sockets) {
+    expectSigns(socket, timeout);
     taken.push_back(socket.release());
+  }
   return taken;
 }
 

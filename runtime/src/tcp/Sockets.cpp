@@ -87,6 +87,25 @@ static void sendAtOnce(const Socket &socket) {
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
+void mgq::tcp::expectSigns(const Socket &socket, double seconds) {
+  if (!socket || seconds <= 0)
+    return;
+  // tcp(7). The system asks a silent machine after a quarter of the time, then
+  // as often again, and gives up at the end of it.
+  constexpr double longest = 1e6; // Fits milliseconds in an int.
+  double limit = std::min(seconds, longest);
+  int on = 1, tries = 3, milliseconds = static_cast<int>(limit * 1e3);
+  int interval = std::clamp(static_cast<int>(limit / 4), 1, 32767); // Its most.
+  auto set = [&](int level, int option, const int &value) {
+    setsockopt(socket.get(), level, option, &value, sizeof value);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, on);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, interval);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, interval);
+  set(IPPROTO_TCP, TCP_KEEPCNT, tries);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds);
+}
+
 Socket mgq::tcp::acceptBy(const Socket &listener, Clock::time_point deadline) {
   while (waitFor(listener.get(), POLLIN, deadline)) {
     Socket socket(accept4(listener.get(), nullptr, nullptr, socketFlags));

@@ -45,6 +45,10 @@ Socket connectOnce(const std::string &host, int port,
                    Clock::time_point deadline, std::string &fault,
                    bool &isFinal);
 
+/// Ends the connection when the machine of the other end has not been heard of
+/// for `seconds` (0: never), also where nothing is sent.
+void expectSigns(const Socket &socket, double seconds);
+
 /// Numeric address of the other end; empty: it is on this machine.
 std::string peerAddress(const Socket &socket);
 

@@ -402,6 +402,12 @@ static const ErrorText errorTexts[] = {
                "capturing stream has unjoined work"),
     ERROR_TEXT(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
                "dependency created on uncaptured work in another stream"),
+    ERROR_TEXT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+               "operation would make the legacy stream depend on a capturing "
+               "blocking stream"),
+    ERROR_TEXT(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+               "attempt to terminate a thread-local capture sequence from "
+               "another thread"),
     ERROR_TEXT(CUDA_ERROR_CAPTURED_EVENT,
                "operation not permitted on an event last recorded in a "
                "capturing stream"),

@@ -65,6 +65,8 @@ MGQ_API cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes,
 static CUresult allocateHost(void **address, size_t bytes) {
   if (bytes == 0)
     return CUDA_ERROR_INVALID_VALUE;
+  if (captureForbidsWaiting())
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   void *made = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!made)
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -86,6 +88,8 @@ MGQ_API cuMemAllocHost(void **address, size_t bytes) {
 
 MGQ_API cuMemFreeHost(void *address) {
   MGQ_ENTER(Context);
+  if (captureForbidsWaiting())
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   synchronizeDevice(currentDevice());
   if (!handleGone("page-locked host memory", address))
     return CUDA_ERROR_INVALID_VALUE;

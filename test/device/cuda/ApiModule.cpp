@@ -106,6 +106,8 @@ static CUresult loadTwin(const void *image, ModuleState &module) {
 
 MGQ_API cuModuleLoadData(CUmodule *handle, const void *image) {
   MGQ_ENTER(Context);
+  if (captureForbidsWaiting())
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (!runsHere(imageArchitecture(image)))
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
   auto module = std::make_unique<ModuleState>();

@@ -9,13 +9,6 @@ static constexpr const char *eventKind = "CUDA event";
 static constexpr const char *graphKind = "CUDA graph";
 static constexpr const char *executableKind = "CUDA executable graph";
 
-namespace {
-struct ExecutableGraph {
-  GraphState graph;
-  std::vector<StreamState *> lanes;
-};
-} // namespace
-
 //===----------------------------------------------------------------------===//
 // Streams
 //===----------------------------------------------------------------------===//
@@ -53,15 +46,20 @@ MGQ_API cuStreamGetPriority(CUstream handle, int *priority) {
   return CUDA_SUCCESS;
 }
 
+/// Whether a capture forbids to ask how far a stream is, or to wait for it.
+static bool asksOfCapture(StreamState *stream) {
+  if (stream->capture)
+    stream->capture->isValid = false;
+  return captureForbidsWaiting() || stream->capture;
+}
+
 MGQ_API cuStreamSynchronize(CUstream handle) {
   MGQ_ENTER(Context);
   StreamState *stream;
   if (CUresult status = findStream(handle, stream))
     return status;
-  if (stream->capture) {
-    stream->capture->isValid = false;
+  if (asksOfCapture(stream))
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
   synchronize(stream);
   return CUresult(stickyFault(stream->device));
 }
@@ -71,6 +69,8 @@ MGQ_API cuStreamQuery(CUstream handle) {
   StreamState *stream;
   if (CUresult status = findStream(handle, stream))
     return status;
+  if (asksOfCapture(stream))
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   bool done = query(stream);
   if (int fault = stickyFault(stream->device))
     return CUresult(fault);
@@ -159,6 +159,8 @@ MGQ_API cuEventSynchronize(CUevent handle) {
     return status;
   if (event->capture)
     return CUDA_ERROR_CAPTURED_EVENT;
+  if (captureForbidsWaiting())
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   synchronize(event);
   return CUresult(stickyFault(event->device));
 }
@@ -170,6 +172,8 @@ MGQ_API cuEventQuery(CUevent handle) {
     return status;
   if (event->capture)
     return CUDA_ERROR_CAPTURED_EVENT;
+  if (captureForbidsWaiting())
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   bool done = query(event);
   if (int fault = stickyFault(event->device))
     return CUresult(fault);
@@ -243,7 +247,8 @@ MGQ_API cuGraphInstantiateWithFlags(CUgraphExec *handle, CUgraph graph,
     report("there is no such CUDA graph");
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  auto *made = new ExecutableGraph{*reinterpret_cast<GraphState *>(graph), {}};
+  auto *made = new ExecutableGraph;
+  made->graph = *reinterpret_cast<GraphState *>(graph);
   handleMade(executableKind, made);
   *handle = reinterpret_cast<CUgraphExec>(made);
   return CUDA_SUCCESS;
@@ -268,8 +273,7 @@ MGQ_API cuGraphLaunch(CUgraphExec handle, CUstream streamHandle) {
   }
   if (stream->capture)
     return CUDA_ERROR_NOT_SUPPORTED;
-  auto *executable = reinterpret_cast<ExecutableGraph *>(handle);
-  return launchGraph(executable->graph, executable->lanes, stream);
+  return launchGraph(*reinterpret_cast<ExecutableGraph *>(handle), stream);
 }
 
 MGQ_API cuGraphUpload(CUgraphExec handle, CUstream) {

@@ -92,6 +92,7 @@ static void reportLeaks() {
 /// A program that fails need not give anything back; after a device's fault it
 /// cannot.
 static void atExit(int status, void *) {
+  writeCalls();
   if (status == 0)
     reportUnfinishedWork();
   if (status == 0 && !anyStickyFault())

@@ -3,6 +3,7 @@
 #include "test/device/cuda/Settings.h"
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -61,29 +62,52 @@ static Settings readSettings() {
     result.twinFolder = folder;
   if (const char *file = std::getenv("MGQ_FAKE_REPORT"))
     result.reportFile = file;
+  if (const char *file = std::getenv("MGQ_FAKE_CALLS"))
+    result.callsFile = file;
   if (const char *failures = std::getenv("MGQ_FAKE_FAIL"))
     result.failures = parseFailures(failures);
   return result;
 }
 
+/// Never destroyed: asked for when the process ends.
 const Settings &mgq::device::settings() {
-  static const Settings result = readSettings();
-  return result;
+  static const auto *result = new Settings(readSettings());
+  return *result;
+}
+
+namespace {
+struct Calls {
+  std::mutex mutex;
+  std::map<std::string, int64_t> of;
+};
+} // namespace
+
+/// Never destroyed: written after everything else.
+static Calls &calls() {
+  static auto *result = new Calls;
+  return *result;
 }
 
 int mgq::device::injectedFailure(const char *function) {
-  if (settings().failures.empty())
+  if (settings().failures.empty() && settings().callsFile.empty())
     return 0;
-  static std::mutex mutex;
-  static std::map<std::string, int64_t> calls;
   std::string name = function;
   // Names of versions, cuMemAlloc_v2, are the header's business.
   if (size_t at = name.rfind("_v"); at != std::string::npos)
     name.resize(at);
-  std::lock_guard<std::mutex> lock(mutex);
-  int64_t call = ++calls[name];
+  std::lock_guard<std::mutex> lock(calls().mutex);
+  int64_t call = ++calls().of[name];
   for (const InjectedFailure &failure : settings().failures)
     if (failure.function == name && failure.call == call)
       return failure.code;
   return 0;
+}
+
+void mgq::device::writeCalls() {
+  if (settings().callsFile.empty())
+    return;
+  std::ofstream out(settings().callsFile, std::ios::app);
+  std::lock_guard<std::mutex> lock(calls().mutex);
+  for (const auto &[name, count] : calls().of)
+    out << name << ' ' << count << '\n';
 }

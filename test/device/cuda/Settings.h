@@ -27,14 +27,19 @@ struct Settings {
   int timeout = 60;           ///< MGQ_FAKE_TIMEOUT, seconds
   std::string twinFolder;     ///< MGQ_TWIN_DIR
   std::string reportFile;     ///< MGQ_FAKE_REPORT
+  std::string callsFile;      ///< MGQ_FAKE_CALLS
   std::vector<InjectedFailure> failures; ///< MGQ_FAKE_FAIL, NAME:CALL:CODE,...
 };
 
 /// Read at the first call. A value that makes no sense ends the process.
 MGQ_DEVICE_EXPORT const Settings &settings();
 
-/// The code with which this call of `function` must fail, 0: it need not.
+/// Counts a call of `function`. The code with which it must fail, 0: it need
+/// not.
 MGQ_DEVICE_EXPORT int injectedFailure(const char *function);
+
+/// Adds to the file in MGQ_FAKE_CALLS how often each function was called.
+void writeCalls();
 
 } // namespace mgq::device
 

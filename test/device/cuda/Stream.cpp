@@ -203,6 +203,19 @@ static Token enqueueLocked(StreamState *stream, Operation operation) {
   return {stream, stream->enqueued};
 }
 
+/// Work of the default stream would wait for what is captured on blocking ones.
+static bool invalidatesCapturesLocked(StreamState *stream) {
+  if (stream != state().devices[stream->device].legacy)
+    return false;
+  bool invalidates = false;
+  for (StreamState *other : state().streams)
+    if (other->device == stream->device && other->blocking && other->capture) {
+      other->capture->isValid = false;
+      invalidates = true;
+    }
+  return invalidates;
+}
+
 static void captureLocked(StreamState *stream, std::string name, Work work,
                           Run how, const std::vector<Chain *> &chains) {
   Capture &capture = *stream->capture;
@@ -223,6 +236,10 @@ static void captureLocked(StreamState *stream, std::string name, Work work,
 CUresult mgq::device::enqueue(StreamState *stream, std::string name, Work work,
                               Run how, const std::vector<Chain *> &chains) {
   std::lock_guard<std::mutex> lock(state().mutex);
+  if (invalidatesCapturesLocked(stream))
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  if (stream->capture && !stream->capture->isValid)
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (stream->capture) {
     captureLocked(stream, std::move(name), std::move(work), how, chains);
     return CUDA_SUCCESS;
@@ -400,6 +417,7 @@ CUresult mgq::device::beginCapture(StreamState *stream,
   auto capture = std::make_shared<Capture>();
   capture->origin = stream;
   capture->mode = mode;
+  capture->thread = std::this_thread::get_id();
   capture->lanes[stream] = 0;
   capture->frontier[stream] = {};
   stream->capture = capture;
@@ -433,6 +451,9 @@ CUresult mgq::device::endCapture(StreamState *stream,
     return CUDA_ERROR_ILLEGAL_STATE;
   if (capture->origin != stream)
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+      capture->thread != std::this_thread::get_id())
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   for (auto &[member, lane] : capture->lanes)
     member->capture = nullptr;
   auto &captures = state().captures;
@@ -449,7 +470,9 @@ bool mgq::device::captureForbidsWaiting() {
   std::lock_guard<std::mutex> lock(state().mutex);
   bool forbids = false;
   for (const std::shared_ptr<Capture> &capture : state().captures)
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    if (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL ||
+        (capture->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
+         capture->thread == std::this_thread::get_id())) {
       capture->isValid = false;
       forbids = true;
     }
@@ -458,9 +481,10 @@ bool mgq::device::captureForbidsWaiting() {
 
 /// Nodes run on their lanes. Lane 0 is the stream of the launch; the others
 /// begin after what that has been given, and it ends after them.
-CUresult mgq::device::launchGraph(const GraphState &graph,
-                                  std::vector<StreamState *> &lanes,
+CUresult mgq::device::launchGraph(ExecutableGraph &executable,
                                   StreamState *stream) {
+  const GraphState &graph = executable.graph;
+  std::vector<StreamState *> &lanes = executable.lanes;
   while (lanes.size() + 1 < graph.lanes)
     lanes.push_back(makeStream(stream->device, /*blocking=*/false, 0));
   std::lock_guard<std::mutex> lock(state().mutex);
@@ -476,6 +500,9 @@ CUresult mgq::device::launchGraph(const GraphState &graph,
     join(later->clock, clock);
     enqueueLocked(later, std::move(operation));
   };
+  if (executable.last.stream && executable.last.stream != stream)
+    follow(stream, executable.last.stream, executable.clock,
+           executable.last.time);
   for (unsigned lane = 1; lane < graph.lanes; ++lane)
     follow(streamOfLane(lane), stream, Clock(stream->clock), stream->enqueued);
   std::vector<Token> tokens;
@@ -497,5 +524,7 @@ CUresult mgq::device::launchGraph(const GraphState &graph,
     StreamState *other = streamOfLane(lane);
     follow(stream, other, Clock(other->clock), other->enqueued);
   }
+  executable.last = {stream, stream->enqueued};
+  executable.clock = stream->clock;
   return CUDA_SUCCESS;
 }

@@ -56,11 +56,20 @@ struct GraphState {
   unsigned lanes = 1; ///< 0 is the stream on which the capture began.
 };
 
+/// An executable graph. A launch of it comes after the one before.
+struct ExecutableGraph {
+  GraphState graph;
+  std::vector<StreamState *> lanes; ///< Without that of the launch.
+  Token last;                       ///< Of the last launch,
+  Clock clock;                      ///< what is before its end.
+};
+
 /// A capture that is going on: where in the graph each stream is.
 struct Capture {
   std::unique_ptr<GraphState> graph = std::make_unique<GraphState>();
   StreamState *origin = nullptr;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::thread::id thread; ///< That has begun it.
   std::map<StreamState *, std::vector<unsigned>> frontier;
   std::map<StreamState *, unsigned> lanes;
   bool isValid = true;
@@ -140,10 +149,10 @@ bool query(StreamState *stream);
 
 CUresult beginCapture(StreamState *stream, CUstreamCaptureMode mode);
 CUresult endCapture(StreamState *stream, std::unique_ptr<GraphState> &graph);
-/// Whether a capture forbids calls that may wait for streams.
+/// Whether a capture, which is invalid then, forbids the calling thread what
+/// may wait for streams, or asks how far they are.
 bool captureForbidsWaiting();
-CUresult launchGraph(const GraphState &graph, std::vector<StreamState *> &lanes,
-                     StreamState *stream);
+CUresult launchGraph(ExecutableGraph &executable, StreamState *stream);
 
 /// Reports operations that are still queued.
 void reportUnfinishedWork();
