@@ -9,6 +9,7 @@ device reports nothing. Messages of a wrong size and waits that are left out are
 reported. A sample runs by default, --full runs everything.
 """
 
+import json
 import os
 import re
 import shutil
@@ -224,6 +225,34 @@ def check_schedules(ranks, small):
         ranks.check_same(f"{name} {launcher}", got, expected)
 
 
+def check_times(ranks, small):
+    """A summary tells of messages and of waiting, and changes no bit."""
+    test, path = small.test, small.test.work / "summary.json"
+    for name, cut in {
+        "stages": ("--stages=2", "--schedule=one_f_one_b", "--partition=uniform"),
+        "replicas": ("--replicas=2", "--bucket-size=256"),
+    }.items():
+        executable = test.compile_cuda(
+            small.model, mlp.TRAINABLE, "--micro-batches=2", *cut, name=f"times-{name}"
+        )
+        plain = ranks.run(executable, small.data, 2, "threads", name)
+        timed = ranks.run(
+            executable, small.data, 2, "torchrun", f"timed-{name}", "--summary", path
+        )
+        ranks.check_same(f"a summary, {name}", timed, plain)
+        summary = json.loads(path.read_text())
+        samples = 4 * (2 if name == "replicas" else 1)  # of a step
+        whole = summary["steps_run"] * samples / summary["samples_per_second"]
+        for rank in summary["ranks"]:
+            travelled, hidden, most = (
+                rank[f"{what}_seconds"] for what in ("communication", "hidden", "largest_hidden")
+            )
+            good = 0 < travelled < whole and 0 <= hidden <= most <= travelled * (1 + 1e-9)
+            test.check(good, f"{name}: messages travelled {travelled} s, hidden {hidden} s")
+        share, bubble = summary["hidden_communication"], summary["bubble"]
+        test.check(0 <= share <= 1 and 0 < bubble < 1, f"{name}: {share} hidden, bubble {bubble}")
+
+
 def check_uneven(ranks, small):
     """Replicas of which some have micro-batches without a target, so that their sums
     begin in other orders; evaluation; a resume on another cut."""
@@ -326,6 +355,7 @@ def main():
         ranks.check_model(model, cases)
     small = Small(test)
     check_schedules(ranks, small)
+    check_times(ranks, small)
     check_uneven(ranks, small)
     check_waits(small)
     check_compression(test)

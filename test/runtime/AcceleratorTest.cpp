@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "runtime/src/common/DeviceTimes.h"
 #include "runtime/src/common/Optimizer.h"
 #include "runtime/src/common/Transfer.h"
 #include "runtime/src/common/Weights.h"
@@ -110,13 +111,15 @@ public:
   }
   void connect() override {}
   void end() override {}
-  int32_t mark() override { return 0; }
-  double secondsAt(int32_t) override { return 0; }
+  void timeMessages() override {}
+  int32_t mark() override { return marks++; } // One a second.
+  double secondsAt(int32_t mark) override { return mark; }
   void clearMarks() override {}
 
   void enqueue(std::function<void()> work) { queue.push_back(std::move(work)); }
   static LateDevice *current;
   int launches = 0; ///< Of what was recorded.
+  int32_t marks = 0;
 
 protected:
   void *allocateHost(int64_t bytes) override { return malloc(bytes); }
@@ -362,6 +365,88 @@ TEST(Accelerator, RecordsWhatItEnqueues) {
   EXPECT_EQ(run(), std::make_pair(81.0F, 1)); // 12 * 5 + 21
   hook.ten = 20;
   EXPECT_EQ(run(), std::make_pair(151.0F, 0)); // (22 * 5 + 20) + 21
+}
+
+namespace {
+/// Two stages: a message there, one back, one for the next step.
+struct TwoStages {
+  TwoStages() {
+    auto op = [](int32_t kind, int32_t peer, int32_t tag, bool ahead = false) {
+      mgq_op made = {};
+      made.kind = kind;
+      made.peer = peer;
+      made.tag = tag;
+      made.ahead = ahead;
+      return made;
+    };
+    ops[0] = {op(MGQ_OP_FORWARD, 0, 0), op(MGQ_OP_SEND, 1, 3),
+              op(MGQ_OP_RECEIVE, 1, 4), op(MGQ_OP_BACKWARD, 0, 0),
+              op(MGQ_OP_SEND, 1, 5, true)};
+    ops[1] = {op(MGQ_OP_RECEIVE, 0, 3), op(MGQ_OP_FORWARD, 0, 0),
+              op(MGQ_OP_BACKWARD, 0, 0), op(MGQ_OP_SEND, 0, 4),
+              op(MGQ_OP_RECEIVE, 0, 5, true)};
+    for (int stage = 0; stage < 2; ++stage) {
+      ranks[stage].stage = stage;
+      ranks[stage].ops = ops[stage].data();
+      ranks[stage].op_count = static_cast<int32_t>(ops[stage].size());
+    }
+    program.stages = 2;
+    program.replicas = 1;
+    program.ranks = ranks;
+  }
+  std::vector<mgq_op> ops[2];
+  mgq_rank ranks[2] = {};
+  mgq_program program = {};
+};
+} // namespace
+
+// A message travels from when both sides have begun it until its receiver has
+// it; clocks of ranks differ.
+TEST(Accelerator, TimesMessages) {
+  TwoStages two;
+  // By rank 0's clock: 10 to 14 there, 30 to 31 back. Sides begin at other
+  // times; a sender is done earlier.
+  std::vector<mgq_span> spans[2] = {
+      {{0, 0}, {8, 12}, {30, 31}, {0, 0}, {40, 44}},
+      {{10, 14}, {0, 0}, {0, 0}, {20, 29}, {40, 44}}};
+  const double clock[2] = {0, -100}; // What makes a rank's clock rank 0's.
+  ThreadTransport transport(2, 20);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      Group group(transport.end(rank));
+      RankView view(two.program, rank);
+      LateDevice device;
+      DeviceTimes deviceTimes(view, device, group);
+      HiddenTime times(8, 8);
+      times.startStep();
+      deviceTimes.startStep();
+      for (int i = 0; i < 10; ++i)
+        device.mark();
+      for (int32_t kind : {MGQ_OP_FORWARD, MGQ_OP_BACKWARD}) {
+        mgq_op op = {};
+        op.kind = kind;
+        deviceTimes.beginOp(); // 10 to 13, then 14 to 17
+        if (kind == MGQ_OP_BACKWARD)
+          deviceTimes.gradientReady();
+        device.mark();
+        device.marks += kind == MGQ_OP_FORWARD;
+        deviceTimes.endOp(op);
+      }
+      DeviceTimes::Computed computed =
+          deviceTimes.read(times, clock[rank], [&](int32_t i) {
+            mgq_span span = spans[rank][i];
+            return mgq_span{span.begin - clock[rank], span.end - clock[rank]};
+          });
+      times.endStep();
+      EXPECT_EQ(computed.began, 10);
+      EXPECT_EQ(computed.ended, 17);
+      EXPECT_EQ(computed.busy, 6);
+      EXPECT_EQ(times.time().total, 5);
+      EXPECT_EQ(times.time().hidden, rank == 0 ? 3 : 0); // 10 to 13
+    });
+  for (std::thread &thread : threads)
+    thread.join();
 }
 
 TEST(Accelerator, FilesAreNotOfTheArena) {

@@ -23,6 +23,10 @@ public:
   virtual void begin(int32_t index, std::byte *place) = 0;
   /// What is enqueued to compute from here on comes after that message.
   virtual void wait(int32_t index) = 0;
+  /// After synchronize(), of an accelerator that times messages: from when this
+  /// side of the message was reached until it was done. Negative: it was not
+  /// begun since the last time, is not done, or goes to the rank itself.
+  virtual mgq_span span(int32_t index) = 0;
 };
 
 /// Says what some work is: with equal keys the same things are enqueued, on the
@@ -88,6 +92,10 @@ public:
   /// but not for long. After a fault, or when that has not helped, nothing is
   /// given back any more.
   virtual void end() = 0;
+
+  /// What makeMessages() and makeAllReduce() make from here on can say when it
+  /// travelled. That costs something.
+  virtual void timeMessages() = 0;
 
   /// Enqueued: a point in what is enqueued to compute. Each costs something, so
   /// only where times are asked for.

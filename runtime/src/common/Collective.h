@@ -61,6 +61,8 @@ public:
   /// Of an accelerator, whose begin() enqueues all of it: what is enqueued to
   /// compute from here on comes after it.
   virtual void join() {}
+  /// The same as DeviceMessages::span().
+  virtual mgq_span span() { return {-1, -1}; }
 };
 
 /// Whether an op begins a collective.

@@ -50,6 +50,10 @@ public:
   void waitBefore(const Entry &entry);
   /// Begins a send, receive or all_reduce.
   void begin(Entry &entry);
+  /// Of an accelerator: see DeviceMessages.
+  mgq_span span(int32_t index) {
+    return messages ? messages->span(index) : mgq_span{-1, -1};
+  }
   /// Waits for all that is open: the program's end.
   void waitAll();
 

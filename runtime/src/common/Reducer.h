@@ -51,6 +51,12 @@ public:
   /// Sleeps until a message is done, moving on all that is open meanwhile.
   void wait(int64_t request, mgq_span *span);
 
+  /// Of an accelerator: when a bucket's sum travelled.
+  mgq_span span(int32_t op) {
+    Entry *entry = find(op);
+    return entry ? entry->collective->span() : mgq_span{-1, -1};
+  }
+
   /// Bytes sent in all steps so far, by mgq_op_kind.
   int64_t sentBytes(mgq_op_kind kind) const;
   /// Whether there is a collective.

@@ -125,8 +125,12 @@ void StepRunner::enqueue(int32_t call) {
 
 void StepRunner::finish(int32_t call) {
   int32_t index = ops.indexOf(*running);
-  if (firstReady[index] == call)
-    times.gradientReady(secondsNow());
+  if (firstReady[index] == call) {
+    if (deviceTimes)
+      deviceTimes->gradientReady();
+    else
+      times.gradientReady(secondsNow());
+  }
   reducer.afterCall(index, call);
 }
 
@@ -232,6 +236,8 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
   additions.clear();
   parts.executor.setStep(input.step);
   double start = secondsNow();
+  if (deviceTimes)
+    deviceTimes->beginOp();
   CallFilter *filter = nullptr;
   if (cache && op.kind == MGQ_OP_FORWARD)
     filter = cache->filter(op.chunk, op.micro_batch,
@@ -241,11 +247,15 @@ void StepRunner::compute(OpList::Entry &entry, const StepInput &input,
                      hasGradients ? this : nullptr, filter);
   slowdown.sleep();
   double end = secondsNow();
-  if (!op.ahead)
-    busy += end - start;
-  times.addBusy(start, end);
-  if (hasGradients)
-    ended = end + clockOffset;
+  if (deviceTimes) {
+    deviceTimes->endOp(op);
+  } else {
+    if (!op.ahead)
+      busy += end - start;
+    times.addBusy(start, end);
+    if (hasGradients)
+      ended = end + clockOffset;
+  }
   if (entry.loss)
     parts.arena.device().read(&lossCells[op.micro_batch], entry.loss,
                               sizeof(float));
@@ -330,6 +340,8 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
                        static_cast<float>(1 / input.lossScale));
   reducer.startStep();
   times.startStep();
+  if (deviceTimes)
+    deviceTimes->startStep();
   if (std::all_of(counts.begin() + 1, counts.end(),
                   [](double count) { return count == 0; }))
     parts.optimizer.zeroGradients();
@@ -382,7 +394,7 @@ void StepRunner::exchangeResults(StepResult &result) {
   result.span = parts.group.size() * std::max(0.0, last - first);
   if (parts.group.size() == 1)
     result.bubble = 0; // It waits for nobody.
-  else if (parts.arena.device().accelerator())
+  else if (parts.arena.device().accelerator() && !deviceTimes)
     result.bubble = -1; // The host's times say nothing of it.
   else if (last > first)
     result.bubble = 1 - allBusy / result.span;
@@ -410,10 +422,27 @@ bool StepRunner::skipsNonfinite(const StepInput &input, StepResult &result,
   return result.nonfinite;
 }
 
+void StepRunner::timeDevice() {
+  if (Accelerator *accelerator = parts.arena.device().accelerator())
+    deviceTimes.emplace(view, *accelerator, parts.group).clear();
+}
+
+void StepRunner::readDeviceTimes() {
+  DeviceTimes::Computed computed =
+      deviceTimes->read(times, clockOffset, [&](int32_t index) {
+        bool isSum = view.tables.ops[index].kind == MGQ_OP_ALL_REDUCE;
+        return isSum ? reducer.span(index) : ops.span(index);
+      });
+  began = computed.began + clockOffset;
+  ended = computed.ended + clockOffset;
+  busy = computed.busy;
+}
+
 void StepRunner::optimize(const StepInput &input, StepResult &result) {
   optimized = true;
   reducer.finishAll(); // A table without an optimizer op waits here.
-  times.optimizerBegins(secondsNow());
+  if (!deviceTimes)
+    times.optimizerBegins(secondsNow());
   if (input.lossScale != 1 && !compresses(input))
     parts.optimizer.unscale(input.lossScale);
   if (gradientHook) {
@@ -424,7 +453,11 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   if (view.replica == 0)
     parts.optimizer.squaredNorms(results.data());
   parts.arena.device().synchronize(); // Losses are there.
+  if (deviceTimes)
+    readDeviceTimes();
   parts.executor.collectTimes();
+  if (deviceTimes)
+    deviceTimes->clear();
   std::copy(lossCells.begin(), lossCells.end(),
             results.begin() + static_cast<ptrdiff_t>(norms.size()));
   exchangeResults(result);
@@ -439,7 +472,8 @@ void StepRunner::optimize(const StepInput &input, StepResult &result) {
   parts.optimizer.update(parts.clipping.factor(norm.total, input.epoch),
                          input.learningFactor, input.updates + 1);
   compressed.commit();
-  times.addBusy(start, secondsNow());
+  if (!deviceTimes)
+    times.addBusy(start, secondsNow());
   updated = true;
   parts.trace.add(Phase::Optimizer, "adamw", start, secondsNow() - start, -1);
 }

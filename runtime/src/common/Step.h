@@ -5,6 +5,7 @@
 
 #include "runtime/src/common/Clipping.h"
 #include "runtime/src/common/CompressedGradients.h"
+#include "runtime/src/common/DeviceTimes.h"
 #include "runtime/src/common/FrozenCache.h"
 #include "runtime/src/common/OpList.h"
 #include "runtime/src/common/Optimizer.h"
@@ -72,6 +73,11 @@ public:
   /// all micro-batches run.
   void record();
 
+  /// For a moment in which nothing is enqueued: an accelerator says from here
+  /// on when it computed, and when messages travelled. Without that, bubble and
+  /// communication() are not known of it.
+  void timeDevice();
+
   /// Called once, with the gradients of the next step before clipping.
   void onGradients(std::function<void()> hook) {
     gradientHook = std::move(hook);
@@ -132,6 +138,7 @@ private:
   void finish(int32_t call) override;
   bool enqueuesMore(int32_t call) const override;
   void optimize(const StepInput &input, StepResult &result);
+  void readDeviceTimes();
   void exchangeResults(StepResult &result);
   void sumLosses(StepResult &result) const;
   RecordList recordsOf(const StepInput &input, int32_t microBatch,
@@ -149,6 +156,7 @@ private:
   const mgq_program &program;
   Parts parts;
   HiddenTime times;
+  std::optional<DeviceTimes> deviceTimes; ///< Of an accelerator that is timed.
   CompressedGradients compressed;
   Reducer reducer;
   Slowdown slowdown;

@@ -37,6 +37,8 @@ void Trainer::setUp() {
   trace.emplace(orders.trace ? traceEvents : 0);
   openDevice(host);
   makeArena(host);
+  if (timesMessages())
+    accelerator->timeMessages();
   group.agree([&] { makeParts(); });
   group.agree([&] { openData(); });
   if (data)
@@ -66,7 +68,14 @@ void Trainer::setUp() {
     arena->device().synchronize();
     if (orders.trace || orders.profile)
       variants->now().executor.timeDevice();
+    if (timesMessages())
+      variants->now().runner.timeDevice();
   });
+}
+
+/// The summary tells of them; one rank has none.
+bool Trainer::timesMessages() const {
+  return accelerator && orders.summary && group.size() > 1;
 }
 
 /// Work that is timed call by call is enqueued call by call.

@@ -36,6 +36,7 @@ public:
 private:
   void setUp();
   void openDevice(const Host &host);
+  bool timesMessages() const;
   bool recordsWork() const;
   void record();
   void makeArena(const Host &host);

@@ -6,6 +6,7 @@
 #include "runtime/include/rt_cuda.h"
 #include "runtime/src/common/CompressedGradients.h"
 #include "runtime/src/cuda/Driver.h"
+#include <optional>
 
 namespace mgq::rt {
 
@@ -17,7 +18,7 @@ struct Link;
 /// A sum of a bucket over replicas.
 class DeviceSum : public Collective {
 public:
-  DeviceSum(DeviceSums &all, CudaDevice &device) : all(all), device(device) {}
+  DeviceSum(DeviceSums &all, CudaDevice &device);
 
   /// What it sums is there when all that is enqueued to compute so far is done.
   void begin() override;
@@ -25,6 +26,7 @@ public:
   const std::vector<int64_t> &requests() const override { return none; }
   int64_t sentBytes() const override { return sent; }
   void join() override;
+  mgq_span span() override;
 
   /// Enqueues all of it on the link's stream.
   virtual void exchange(Link &link) = 0;
@@ -39,7 +41,8 @@ private:
   void enqueue(Link &link);
 
   Event ready, done;
-  bool isReady = false;
+  std::optional<Event> began; ///< Where times are asked for.
+  bool isReady = false, isFresh = false;
   std::vector<int64_t> none;
 };
 

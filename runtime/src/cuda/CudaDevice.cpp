@@ -404,6 +404,18 @@ double CudaDevice::secondsAt(int32_t mark) {
   return firstMark + static_cast<double>(milliseconds) / 1e3;
 }
 
+mgq_span CudaDevice::spanOf(CUevent began, CUevent done) const {
+  auto seconds = [&](CUevent event) {
+    float milliseconds = 0;
+    CUresult status = cuTry(cuEventElapsedTime, &milliseconds, marks[0], event);
+    if (status == CUDA_ERROR_NOT_READY)
+      return -1.0;
+    checkDriver(status, "cuEventElapsedTime");
+    return firstMark + static_cast<double>(milliseconds) / 1e3;
+  };
+  return {seconds(began), seconds(done)};
+}
+
 /// The first mark says when the stream, which is idle now, was there.
 void CudaDevice::clearMarks() {
   markCount = 0;

@@ -59,6 +59,7 @@ public:
   void enqueueRecorded(const WorkKey &key, const char *name,
                        const std::function<void()> &work) override;
   void connect() override;
+  void timeMessages() override { messagesTimed = true; }
   int32_t mark() override;
   double secondsAt(int32_t mark) override;
   void clearMarks() override;
@@ -75,6 +76,13 @@ public:
   /// Where layer functions and copies are enqueued from here on; returns where
   /// they were.
   CUstream enqueueOn(CUstream stream) { return std::exchange(target, stream); }
+  /// Flags of the events between which a message travels.
+  unsigned timeFlags() const {
+    return messagesTimed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
+  }
+  bool timesMessages() const { return messagesTimed; }
+  /// After synchronize(), when such events have happened; -1: not yet.
+  mgq_span spanOf(CUevent began, CUevent done) const;
   /// Polls until the event has happened. Throws a fault of the device.
   void await(CUevent event);
 
@@ -113,6 +121,7 @@ private:
   std::string fault;            ///< In it; empty: none.
   std::deque<Event> marks;      // Addresses stay.
   int32_t markCount = 0;
+  bool messagesTimed = false;
   double firstMark = 0; ///< When the first of them was reached.
 };
 

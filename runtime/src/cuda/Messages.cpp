@@ -12,6 +12,7 @@ public:
            const mgq_op *ops, int32_t count);
   void begin(int32_t index, std::byte *place) override;
   void wait(int32_t index) override;
+  mgq_span span(int32_t index) override;
 
 private:
   void pair(int32_t index, int32_t count);
@@ -24,6 +25,8 @@ private:
   const ChannelOfOp &channels;
   Event point;                              ///< In what is enqueued to compute.
   std::vector<std::unique_ptr<Event>> done; ///< By op, of those for others.
+  std::vector<std::unique_ptr<Event>> began; ///< The same, where times are.
+  std::vector<uint8_t> isFresh;              ///< Begun since span().
   // Of those to itself: the op of the other side; where they are, until both
   // have begun.
   std::vector<int32_t> others;
@@ -39,14 +42,17 @@ Messages::Messages(CudaDevice &device, Network &network, const RankView &view,
                    const mgq_op *ops, int32_t count)
     : device(device), network(network), ops(ops),
       channels(network.channels().channelsOf(view.stage, ops)), done(count),
-      others(count, -1), places(count) {
+      began(count), isFresh(count), others(count, -1), places(count) {
   for (int32_t i = 0; i < count; ++i) {
     if (!isMessage(ops[i]))
       continue;
-    if (isLocal(i))
+    if (isLocal(i)) {
       pair(i, count);
-    else
-      done[i] = std::make_unique<Event>();
+      continue;
+    }
+    done[i] = std::make_unique<Event>(device.timeFlags());
+    if (device.timesMessages())
+      began[i] = std::make_unique<Event>(device.timeFlags());
   }
 }
 
@@ -86,6 +92,9 @@ void Messages::begin(int32_t index, std::byte *place) {
     return beginLocal(index, place);
   point.record(device.stream());
   point.before(stream);
+  if (began[index])
+    began[index]->record(stream);
+  isFresh[index] = 1;
   auto bytes = static_cast<size_t>(op.bytes);
   Communicator &communicator = network.channel(channels[index]).communicator;
   // The sender is member 0.
@@ -102,6 +111,12 @@ void Messages::begin(int32_t index, std::byte *place) {
 void Messages::wait(int32_t index) {
   if (!isLocal(index))
     done[index]->before(device.stream());
+}
+
+mgq_span Messages::span(int32_t index) {
+  if (!began[index] || !std::exchange(isFresh[index], 0))
+    return {-1, -1};
+  return device.spanOf(*began[index], *done[index]);
 }
 
 std::unique_ptr<DeviceMessages>

@@ -14,6 +14,12 @@ PinnedMemory::PinnedMemory(int64_t bytes) {
          static_cast<size_t>(std::max<int64_t>(bytes, 1)), 0);
 }
 
+Staging::Staging(CUstream stream, std::function<void(CUevent)> wait)
+    : stream(stream), wait(std::move(wait)) {
+  for (size_t i = 0; i < mostOpen; ++i)
+    unused.push_back(&events.emplace_back());
+}
+
 void Staging::finishOldest() {
   wait(*open.front().copied);
   unused.push_back(open.front().copied);
@@ -49,20 +55,13 @@ std::byte *Staging::begin(int64_t bytes) {
   return ring->data() + first;
 }
 
-Event *Staging::takeEvent() {
-  if (unused.empty())
-    return &events.emplace_back();
-  Event *event = unused.back();
-  unused.pop_back();
-  return event;
-}
-
 void Staging::end(CUdeviceptr to) {
   if (!count)
     return;
   cuCall(cuMemcpyHtoDAsync, to, ring->data() + first,
          static_cast<size_t>(count), stream);
-  Event *copied = takeEvent();
+  Event *copied = unused.back();
+  unused.pop_back();
   open.push_back({first, first + count, copied});
   copied->record(stream);
 }

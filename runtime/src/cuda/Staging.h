@@ -31,8 +31,7 @@ private:
 class Staging {
 public:
   /// `wait` returns when an event has happened.
-  Staging(CUstream stream, std::function<void(CUevent)> wait)
-      : stream(stream), wait(std::move(wait)) {}
+  Staging(CUstream stream, std::function<void(CUevent)> wait);
 
   /// Makes room for writes of `bytes`.
   void reserve(int64_t bytes);
@@ -50,7 +49,6 @@ private:
   };
   void finishOldest();
   bool isFree(int64_t first, int64_t last) const;
-  Event *takeEvent();
 
   CUstream stream;
   std::function<void(CUevent)> wait;
