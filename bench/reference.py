@@ -197,11 +197,10 @@ def steps_to_loss(work, seeds=(1, 2, 3), window=25, shares=(0.25, 0.5, 0.75, 0.9
         losses = {}
         for name in programs:
             log = work / f"{name}.jsonl"
-            warmup = ["--compression-warmup", 20] if name == "all" else []
             run(
                 work / f"digits-{name}", "--data", *data, "--epochs", 2, "--learning-rate", 3e-3,
                 "--lr-scheduler-type", "cosine", "--warmup-steps", 20, "--seed", seed,
-                "--log-file", log, *warmup, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                "--log-file", log, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             losses[name] = [json.loads(line)["loss"] for line in log.read_text().splitlines()]
         plain = losses["plain"]

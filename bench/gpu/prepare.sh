@@ -24,7 +24,10 @@ done
 echo "== every kernel of the op tests"
 "$python" "$root/test/kernels/cuda_ops_test.py" --build "$out/kernels" \
   --cuda-object "$root/build/bin/mgq-cuda-object" --architectures sm_80,sm_86,sm_89,sm_90
-cp "$root"/test/kernels/{cuda_ops_test,op_cases,ops_test}.py "$out/kernels/"
+"$python" "$root/test/kernels/cuda_compression_test.py" --build "$out/kernels/compression" \
+  --cuda-object "$root/build/bin/mgq-cuda-object" --architectures sm_80,sm_86,sm_89,sm_90 \
+  --host "$root/build/test/kernels/mgq-compression-host.so"
+cp "$root"/test/kernels/{cuda_compression_test,cuda_ops_test,op_cases,ops_test}.py "$out/kernels/"
 
 echo "== the timed models"
 for name in stage vit_g; do

@@ -31,31 +31,38 @@ def read_log(path):
 
 
 def kernels(folder, work):
-    """Every kernel of the op tests against NumPy."""
-    test = folder / "kernels"
-    done = subprocess.run(
-        [sys.executable, test / "cuda_ops_test.py", "--run", test],
-        capture_output=True, text=True, timeout=2 * SECONDS,
-    )  # fmt: skip
-    print(done.stderr[-3000:], file=sys.stderr)
-    if done.returncode:
-        raise RuntimeError(f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
-    return {"result": done.stdout.strip().splitlines()[-1:]}
+    """Every kernel of the op tests against NumPy, those of compressed gradients against the
+    host's code."""
+    test, results = folder / "kernels", []
+    for program, cases in (("cuda_ops_test", test), ("cuda_compression_test", test / "compression")):
+        done = subprocess.run(
+            [sys.executable, test / f"{program}.py", "--run", cases],
+            capture_output=True, text=True, timeout=2 * SECONDS,
+        )  # fmt: skip
+        print(done.stderr[-3000:], file=sys.stderr)
+        if done.returncode:
+            raise RuntimeError(f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
+        results += done.stdout.strip().splitlines()[-1:]
+    return {"result": results}
 
 
 def tiny(folder, work):
-    """Losses of the CUDA executable against the CPU's."""
+    """Losses of the CUDA executable against the CPU's, with and without CUDA graphs."""
     losses = {}
-    for target in ("cpu", "cuda"):
-        log = work / f"{target}.jsonl"
+    for name, target, *options in (
+        ("cpu", "cpu"), ("cuda", "cuda"), ("no graphs", "cuda", "--cuda-graphs=off"),
+    ):  # fmt: skip
+        log = work / f"{name}.jsonl"
         execute(
             folder / f"tiny-{target}", "--data", folder / "inputs.safetensors", "--steps", 10,
-            "--learning-rate", 1e-2, "--weights", folder, "--log-file", log,
+            "--learning-rate", 1e-2, "--weights", folder, "--log-file", log, *options,
         )  # fmt: skip
-        losses[target] = [line["loss"] for line in read_log(log)]
+        losses[name] = [line["loss"] for line in read_log(log)]
     worst = max(abs(a - b) / abs(b) for a, b in zip(losses["cuda"], losses["cpu"], strict=True))
     if worst > LOSSES:
         raise RuntimeError(f"losses differ by {worst:.2e}, {LOSSES} are allowed: {losses}")
+    if losses["no graphs"] != losses["cuda"]:
+        raise RuntimeError(f"CUDA graphs change losses: {losses}")
     return {"worst_relative": worst}
 
 
@@ -90,16 +97,18 @@ def seconds_of_ours(folder, work, name, inputs):
     from safetensors.numpy import save_file
 
     write_weights(folder / f"{name}.onnx", work)
-    data, log = work / f"{name}.safetensors", work / f"{name}.jsonl"
+    data, result = work / f"{name}.safetensors", {}
     save_file({key: value.numpy()[None] for key, value in inputs.items()}, data)
-    execute(
-        folder / name, "--data", data, "--steps", STEPS, "--weights", work, "--log-file", log,
-    )  # fmt: skip
-    lines = read_log(log)
-    return {
-        "seconds": statistics.median(line["step_seconds"] for line in lines[WARM_UP:]),
-        "losses": [lines[0]["loss"], lines[-1]["loss"]],
-    }
+    for graphs, entry in (("on", "seconds"), ("off", "seconds_without_graphs")):
+        log = work / f"{name}-{graphs}.jsonl"
+        execute(
+            folder / name, "--data", data, "--steps", STEPS, "--weights", work, "--log-file", log,
+            f"--cuda-graphs={graphs}",
+        )  # fmt: skip
+        lines = read_log(log)
+        result[entry] = statistics.median(line["step_seconds"] for line in lines[WARM_UP:])
+        result["losses"] = [lines[0]["loss"], lines[-1]["loss"]]
+    return result
 
 
 def seconds_of_torch(make, compiles):

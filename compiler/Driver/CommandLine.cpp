@@ -171,6 +171,22 @@ static bool isOneOf(StringRef value, ArrayRef<StringRef> words) {
   return llvm::is_contained(words, value);
 }
 
+/// Flags that the other target's code generation reads are wrong usage.
+static ExitStatus checkTarget(const Flags &flags) {
+  struct Only {
+    const cl::Option &flag;
+    StringRef target;
+  };
+  const Only all[] = {{flags.cpu, "cpu"},
+                      {flags.gpuArch, "cuda"},
+                      {flags.cudaToolkit, "cuda"},
+                      {flags.emitTwins, "cuda"}};
+  for (const Only &only : all)
+    if (only.flag.getNumOccurrences() && flags.target != only.target)
+      return usage("--" + only.flag.ArgStr + " needs --target=" + only.target);
+  return kSuccess;
+}
+
 /// Values outside cli.md are wrong usage; values inside it that have no code
 /// yet are named as such.
 static ExitStatus checkFlags(const Flags &flags) {
@@ -264,6 +280,8 @@ static ExitStatus checkFlags(const Flags &flags) {
       return usage(
           "--gpu-arch=" + arch +
           ": expected sm_80, sm_86, sm_87, sm_89, sm_90, sm_100 or sm_120");
+  if (ExitStatus status = checkTarget(flags))
+    return status;
   if (flags.planTimeline.getNumOccurrences() && !hasPlan)
     return usage("--plan-timeline needs --plan");
   return kSuccess;

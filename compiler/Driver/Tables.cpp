@@ -16,6 +16,7 @@
 #include "runtime/include/rt.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/Dialect/GPU/IR/GPUDialect.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
@@ -296,6 +297,10 @@ TableWriter::Prefix TableWriter::frozenPrefix() {
   for (StringRef callee : callees)
     if (Operation *code = kernels.lookup(callee))
       os << *code << '\n';
+  // Functions of a CUDA program launch kernels by their numbers.
+  for (auto device :
+       module.lookupSymbol<ModuleOp>("kernels").getOps<gpu::GPUModuleOp>())
+    os << device << '\n';
   auto table = [&](ArrayRef<int64_t> numbers) {
     SmallVector<Constant *> list;
     for (int64_t number : numbers)

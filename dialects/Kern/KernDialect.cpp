@@ -54,6 +54,44 @@ MatmulOp::Sizes MatmulOp::getSizes() {
           getTransposeA() ? a[a.size() - 2] : a.back()};
 }
 
+void MatmulOp::build(OpBuilder &builder, OperationState &state, Type result,
+                     Value lhs, Value rhs, Value init, bool transposeA,
+                     bool transposeB) {
+  build(builder, state, TypeRange(result), lhs, rhs, Value(), Value(), init,
+        transposeA, transposeB, /*gelu=*/false, llvm::APFloat(1.0));
+}
+
+static Type elementOf(Value value) {
+  return cast<ShapedType>(value.getType()).getElementType();
+}
+
+bool MatmulOp::hasEpilogue() {
+  Type element = elementOf(getInit());
+  return getAddend() || getBias() || getGelu() ||
+         !getAlpha().isExactlyValue(1) || element.isBF16() || element.isF16();
+}
+
+/// matmul_c2.
+static LogicalResult verifyEpilogue(MatmulOp op) {
+  auto c = cast<ShapedType>(op.getInit().getType());
+  Value addend = op.getAddend(), bias = op.getBias();
+  if (addend && (elementOf(addend) != c.getElementType() ||
+                 cast<ShapedType>(addend.getType()).getShape() != c.getShape()))
+    return op.emitOpError("adds ")
+           << addend.getType() << ", expected the shape and element type of "
+           << c;
+  if (bias &&
+      (elementOf(bias) != c.getElementType() ||
+       cast<ShapedType>(bias.getType()).getShape() != c.getShape().take_back()))
+    return op.emitOpError("has a bias of type ")
+           << bias.getType() << ", expected " << c.getShape().back()
+           << " elements of type " << c.getElementType();
+  if (op.hasEpilogue() && !isa<FloatType>(c.getElementType()))
+    return op.emitOpError("of elements of type ")
+           << c.getElementType() << " has an epilogue, which floats have only";
+  return success();
+}
+
 LogicalResult MatmulOp::verify() {
   auto a = cast<ShapedType>(getLhs().getType()).getShape();
   auto b = cast<ShapedType>(getRhs().getType()).getShape();
@@ -77,7 +115,7 @@ LogicalResult MatmulOp::verify() {
     return emitOpError("shapes ")
            << getLhs().getType() << ", " << getRhs().getType() << " and "
            << getInit().getType() << " do not fit";
-  return success();
+  return verifyEpilogue(*this);
 }
 
 LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {

@@ -32,7 +32,7 @@ class Kern_DestinationOp<string mnemonic, list<Trait> traits = []> :
       DestinationStyleOpInterface,
       DeclareOpInterfaceMethods<MemoryEffectsOpInterface>], traits)>;
 
-def Kern_MatmulOp : Kern_DestinationOp<"matmul"> {
+def Kern_MatmulOp : Kern_DestinationOp<"matmul", [AttrSizedOperandSegments]> {
   let summary = "c = a b, each element one chain of FMAs over k";
   let description = [{
     Operands have rank 2 or 3; the last two dimensions are the matrix,
@@ -45,6 +45,13 @@ def Kern_MatmulOp : Kern_DestinationOp<"matmul"> {
     the integer type of both operands. An element is one chain from zero over
     k = 0, 1, ...: `c = fma(a[k], b[k], c)`, in every lowering.
 
+    With an *epilogue* (on CUDA: cuda-fuse-epilogues) it is
+    `c = gelu(alpha a b + addend + bias)`, computed in f32 (f64 for f64) and
+    rounded once to the element type of `c`, which may then be that of `a` and
+    `b`. `addend` is like `c`, `bias` has one element per column of `c`
+    (matmul_c2), both of c's element type; `gelu` is the tanh approximation.
+    Where `c` may then lie is another buffer than the addend's.
+
     As memrefs, operands have a static layout; the last dimension need not be
     contiguous.
 
@@ -53,14 +60,23 @@ def Kern_MatmulOp : Kern_DestinationOp<"matmul"> {
     ```mlir
     %y = kern.matmul transpose_b ins(%x, %w : tensor<48x64xf32>, tensor<128x64xf32>) outs(%e : tensor<48x128xf32>) -> tensor<48x128xf32>
     kern.matmul transpose_b ins(%x, %w : memref<48x64xf32>, memref<128x64xf32>) outs(%c : memref<48x128xf32>)
+    kern.matmul gelu ins(%x, %w : memref<4x8xf32>, memref<8x6xf32>) add(%r : memref<4x6xf32>) bias(%b : memref<6xf32>) outs(%c : memref<4x6xf32>) {alpha = 5.000000e-01 : f64}
     ```
   }];
-  let arguments = (ins Kern_Shaped:$lhs, Kern_Shaped:$rhs, Kern_Shaped:$init,
-                       UnitAttr:$transpose_a, UnitAttr:$transpose_b);
+  let arguments = (ins Kern_Shaped:$lhs, Kern_Shaped:$rhs,
+                       Optional<Kern_Shaped>:$addend, Optional<Kern_Shaped>:$bias,
+                       Kern_Shaped:$init, UnitAttr:$transpose_a, UnitAttr:$transpose_b,
+                       UnitAttr:$gelu, DefaultValuedAttr<F64Attr, "1.0">:$alpha);
   let results = (outs Variadic<AnyRankedTensor>:$results);
+  let builders = [
+    // Without an epilogue.
+    OpBuilder<(ins "::mlir::Type":$result, "::mlir::Value":$lhs, "::mlir::Value":$rhs,
+                   "::mlir::Value":$init, "bool":$transposeA, "bool":$transposeB)>
+  ];
   let assemblyFormat = [{
-    (`transpose_a` $transpose_a^)? (`transpose_b` $transpose_b^)?
+    (`transpose_a` $transpose_a^)? (`transpose_b` $transpose_b^)? (`gelu` $gelu^)?
     `ins` `(` $lhs `,` $rhs `:` type($lhs) `,` type($rhs) `)`
+    (`add` `(` $addend^ `:` type($addend) `)`)? (`bias` `(` $bias^ `:` type($bias) `)`)?
     `outs` `(` $init `:` type($init) `)` attr-dict (`->` type($results)^)?
   }];
   let hasVerifier = 1;
@@ -69,6 +85,8 @@ def Kern_MatmulOp : Kern_DestinationOp<"matmul"> {
     /// Sizes: batch 1 where there is none.
     struct Sizes { int64_t batch, m, n, k; };
     Sizes getSizes();
+    /// Whether c is more than a b, or rounded.
+    bool hasEpilogue();
   }];
 }
 

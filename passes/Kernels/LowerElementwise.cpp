@@ -31,7 +31,7 @@ static Value gelu(ScalarBuilder &s, Value x) {
   return s.mul(half, s.add(s.constant(type, 1), erf));
 }
 
-static Value geluTanh(ScalarBuilder &s, Value x) {
+Value kernels::geluTanh(ScalarBuilder &s, Value x) {
   Type type = x.getType();
   Value cube = s.mul(s.mul(x, x), x);
   Value inner = s.mul(s.constant(type, 0.79788456080286535588),

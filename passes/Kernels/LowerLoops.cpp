@@ -441,20 +441,52 @@ static LogicalResult lowerCopy(memref::CopyOp op) {
   return success();
 }
 
-/// Any product, slowly: a row of c is summed in place, k outside.
-static void lowerMatmul(kern::MatmulOp op) {
+/// Indices of an element of a product's matrix.
+static SmallVector<Value> at(Value buffer, Value batch, Value row, Value column,
+                             bool transposed) {
+  if (transposed)
+    std::swap(row, column);
+  SmallVector<Value> indices{row, column};
+  if (cast<MemRefType>(buffer.getType()).getRank() == 3)
+    indices.insert(indices.begin(), batch);
+  return indices;
+}
+
+/// Any product with an epilogue, more slowly: one element of c after the other,
+/// whose sum is wider than c may be.
+static void lowerFused(kern::MatmulOp op) {
   OpBuilder builder(op);
   LoopBuilder b(builder, op.getLoc());
   auto sizes = op.getSizes();
-  auto at = [](Value buffer, Value batch, Value row, Value column,
-               bool transposed) {
-    if (transposed)
-      std::swap(row, column);
-    SmallVector<Value> indices{row, column};
-    if (cast<MemRefType>(buffer.getType()).getRank() == 3)
-      indices.insert(indices.begin(), batch);
-    return indices;
-  };
+  Value a = op.getLhs(), w = op.getRhs(), c = op.getInit();
+  Type type = computeType(elementOf(c));
+  b.parallel({sizes.batch, sizes.m, sizes.n}, [&](ValueRange ivs) {
+    Value sum = b.fold(sizes.k, b.constant(type, 0), [&](Value k, Value sum) {
+      Value x = b.load(a, at(a, ivs[0], ivs[1], k, op.getTransposeA()));
+      Value y = b.load(w, at(w, ivs[0], k, ivs[2], op.getTransposeB()));
+      return b.fma(b.cast(x, type, false, false), b.cast(y, type, false, false),
+                   sum);
+    });
+    double alpha = op.getAlpha().convertToDouble();
+    if (alpha != 1)
+      sum = b.mul(sum, b.constant(type, alpha));
+    SmallVector<Value> target = at(c, ivs[0], ivs[1], ivs[2], false);
+    if (Value addend = op.getAddend())
+      sum = b.add(sum, b.load(addend, target));
+    if (Value bias = op.getBias())
+      sum = b.add(sum, b.load(bias, ivs[2]));
+    b.store(op.getGelu() ? geluTanh(b, sum) : sum, c, target);
+  });
+  op.erase();
+}
+
+/// Any product, slowly: a row of c is summed in place, k outside.
+static void lowerMatmul(kern::MatmulOp op) {
+  if (op.hasEpilogue())
+    return lowerFused(op);
+  OpBuilder builder(op);
+  LoopBuilder b(builder, op.getLoc());
+  auto sizes = op.getSizes();
   Value a = op.getLhs(), w = op.getRhs(), c = op.getInit();
   Type type = elementOf(c);
   b.parallel({sizes.batch, sizes.m}, [&](ValueRange ivs) {

@@ -86,7 +86,7 @@ static std::optional<Matrix> readResult(Value buffer) {
 bool mgq::kernels::isPackable(kern::MatmulOp op) {
   std::optional<Matrix> a = readMatrix(op.getLhs(), op.getTransposeA());
   std::optional<Matrix> c = readResult(op.getInit());
-  return a && c && !c->transposed;
+  return a && c && !c->transposed && !op.hasEpilogue();
 }
 
 /// Replaces `op` by a call, or leaves it.
@@ -95,7 +95,7 @@ static void lowerMatmul(kern::MatmulOp op, KernelCalls &calls,
   std::optional<Matrix> a = readMatrix(op.getLhs(), op.getTransposeA());
   std::optional<Matrix> b = readMatrix(op.getRhs(), op.getTransposeB());
   std::optional<Matrix> c = readResult(op.getInit());
-  if (!a || !b || !c)
+  if (!a || !b || !c || op.hasEpilogue())
     return;
   auto [batch, m, n, k] = op.getSizes();
   if (c->transposed) {

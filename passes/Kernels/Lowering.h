@@ -201,6 +201,9 @@ private:
   int nextString = 0;
 };
 
+/// x Phi(x) by its tanh approximation.
+Value geluTanh(ScalarBuilder &s, Value x);
+
 /// What AdamW keeps of an element.
 struct AdamWState {
   Value parameter, momentum, variance;

@@ -13,7 +13,7 @@
 using namespace mlir;
 using namespace mgq::kernels;
 
-void mgq::kernels::buildBufferPipeline(OpPassManager &passes,
+void mgq::kernels::buildTensorPipeline(OpPassManager &passes,
                                        AttentionForm attention) {
   passes.addPass(createSinkCastsPass());
   ConvertNNToLinalgPassOptions convert;
@@ -24,6 +24,9 @@ void mgq::kernels::buildBufferPipeline(OpPassManager &passes,
   passes.addPass(createCSEPass());
   passes.addPass(createFuseElementwisePass());
   passes.addPass(createCSEPass());
+}
+
+void mgq::kernels::buildBufferPipeline(OpPassManager &passes) {
   passes.addPass(createPassDestinationsPass());
   // Results are computed in place of their destinations, not copied there.
   passes.addPass(bufferization::createEmptyTensorEliminationPass());
@@ -44,8 +47,9 @@ static std::string familyOf(StringRef cpu) {
 
 void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
                                           const CpuOptions &options) {
-  buildBufferPipeline(passes, options.fusedAttention ? AttentionForm::Fused
+  buildTensorPipeline(passes, options.fusedAttention ? AttentionForm::Fused
                                                      : AttentionForm::Products);
+  buildBufferPipeline(passes);
   // Products of f32 are calls of generated kernels; loops take the others.
   LowerMatmulPassOptions matmul;
   matmul.cpu = familyOf(options.cpu);

@@ -53,8 +53,10 @@ enum class AttentionForm {
   Tiled     ///< floats up to f32 are kept whole for cuda-tile-attention
 };
 
-/// Adds the passes up to one-shot-bufferize, which all targets share.
-void buildBufferPipeline(mlir::OpPassManager &pm, AttentionForm attention);
+/// Adds the passes on tensors, and then those to buffers, which all targets
+/// share.
+void buildTensorPipeline(mlir::OpPassManager &pm, AttentionForm attention);
+void buildBufferPipeline(mlir::OpPassManager &pm);
 
 /// Adds the passes above to `pm`, a pass manager of the module of layers.
 void buildCpuKernelPipeline(mlir::OpPassManager &pm, const CpuOptions &options);

@@ -109,25 +109,36 @@ extern const mgq_cuda_module mgq_cuda_module_table;
  * read before the call returns. */
 void mgq_cuda_launch(int32_t kernel, int64_t blocks, void *const *params);
 
-/* C[i] = op(A[i]) op(B[i]) for i in [0, batch), row-major: op(A) is m x k,
- * op(B) is k x n, C is m x n. Sums are in f32 (f64 for f64). Tables of
- * constants: the address of one may serve as the key of what was chosen for it.
- */
+/* What a product does to its sums, in this order, before they are rounded. */
+enum {
+  MGQ_CUDA_ADD = 1,  /* adds a matrix, or one for each of the batch */
+  MGQ_CUDA_BIAS = 2, /* adds a vector of n elements to each row */
+  MGQ_CUDA_GELU = 4  /* GELU by its tanh approximation */
+};
+
+/* C[i] = epilogue(alpha op(A[i]) op(B[i])) for i in [0, batch), row-major:
+ * op(A) is m x k, op(B) is k x n, C is m x n. Sums are in f32 (f64 for f64).
+ * What is added has C's type; a matrix does not overlap C, a bias begins at a
+ * multiple of 16 bytes. Tables of constants: the address of one may serve as the
+ * key of what was chosen for it. */
 typedef struct mgq_cuda_product {
   int32_t a_type, b_type, c_type; /* mgq_type; a_type == b_type: F32, BF16, F16
                                      or F64; c_type: F32, F64, BF16 or F16 */
   int32_t transpose_a;            /* 1: A is stored k x m */
   int32_t transpose_b;            /* 1: B is stored n x k */
-  int32_t reserved;
+  int32_t epilogue;               /* MGQ_CUDA_ADD, ... or'ed; 0: none */
   int64_t batch, m, n, k;
   /* Elements between rows as stored; columns are contiguous. */
-  int64_t lda, ldb, ldc;
+  int64_t lda, ldb, ldc, ld_added;
   /* Elements between matrices of the batch; 0: one for all. */
-  int64_t stride_a, stride_b, stride_c;
+  int64_t stride_a, stride_b, stride_c, stride_added;
+  double alpha;
 } mgq_cuda_product;
 
+/* `added` and `bias`: null without MGQ_CUDA_ADD, MGQ_CUDA_BIAS. */
 void mgq_cuda_matmul(const mgq_cuda_product *product, const void *a,
-                     const void *b, void *c);
+                     const void *b, void *c, const void *added,
+                     const void *bias);
 
 /* Attention, forward or backward: the tensors below at their first elements,
  * laid out as `problem` says. */

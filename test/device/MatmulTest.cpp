@@ -286,6 +286,41 @@ SCENARIO(faults) {
   return 0;
 }
 
+/// D = A B + C + bias, of 16 x 16 matrices.
+SCENARIO(added) {
+  openDevice();
+  Lt lt;
+  Stream stream;
+  Memory<float> a(std::vector<float>(256, 1)), c(std::vector<float>(260, 3)),
+      d(has("layout") ? 288 : 256), bias(std::vector<float>(20, 2));
+  cublasLtMatrixLayout_t layout, wide;
+  CHECK_OK(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, 16, 16, 16));
+  CHECK_OK(cublasLtMatrixLayoutCreate(&wide, CUDA_R_32F, 16, 16, 18));
+  lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  if (!has("missing"))
+    lt.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+           bias.address + (has("alignment") ? 4 : 0));
+  float one = 1;
+  auto from = has("layout") ? d.pointer() : c.pointer();
+  if (has("bounds"))
+    from = reinterpret_cast<void *>(c.address + 64);
+  cublasStatus_t called = cublasLtMatmul(
+      lt.handle, lt.description, &one, a.pointer(), layout, a.pointer(), layout,
+      &one, from, layout, d.pointer(), has("layout") ? wide : layout, nullptr,
+      nullptr, 0, reinterpret_cast<cudaStream_t>(stream.handle));
+  int status = called == CUBLAS_STATUS_SUCCESS
+                   ? int(cuStreamSynchronize(stream.handle))
+                   : int(called);
+  CHECK_OK(cublasLtMatrixLayoutDestroy(layout));
+  CHECK_OK(cublasLtMatrixLayoutDestroy(wide));
+  if (status != 0)
+    std::exit(0);
+  std::vector<float> result = d.read();
+  for (size_t i = 0; i < 256; ++i)
+    CHECK_THAT(result[i] == 21);
+  return 0;
+}
+
 /// What cuBLASLt does not have: it returns no algorithm.
 SCENARIO(unsupported) {
   openDevice();
@@ -307,6 +342,25 @@ SCENARIO(unsupported) {
   CHECK_THAT(ask(f32, i8) == CUBLAS_STATUS_NOT_SUPPORTED);
   CHECK_OK(ask(f32, f32));
   CHECK_THAT(count == 1 && found.workspaceSize == 0); // It may have none.
+  lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  CHECK_OK(ask(f32, f32));
+  lt.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t(CUDA_R_16BF));
+  CHECK_THAT(ask(f32, f32) == CUBLAS_STATUS_NOT_SUPPORTED);
+  lt.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t(CUDA_R_32F));
+  CHECK_OK(ask(f32, f32));
+  int32_t order = CUBLASLT_ORDER_ROW;
+  CHECK_OK(cublasLtMatrixLayoutSetAttribute(f32, CUBLASLT_MATRIX_LAYOUT_ORDER,
+                                            &order, sizeof order));
+  CHECK_THAT(ask(f32, f32) == CUBLAS_STATUS_NOT_SUPPORTED);
+  order = CUBLASLT_ORDER_COL;
+  CHECK_OK(cublasLtMatrixLayoutSetAttribute(f32, CUBLASLT_MATRIX_LAYOUT_ORDER,
+                                            &order, sizeof order));
+  lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_GELU_AUX);
+  lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &found);
+  lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{8});
+  CHECK_OK(ask(f32, f32));
+  lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{4});
+  CHECK_THAT(ask(f32, f32) == CUBLAS_STATUS_NOT_SUPPORTED);
   std::puts(cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED));
   CHECK_OK(cublasLtMatmulPreferenceDestroy(preference));
   for (cublasLtMatrixLayout_t layout : {f32, i8, flat})
@@ -344,6 +398,25 @@ TEST(Matmul, FaultsAreReported) {
       EXPECT_EQ(result.status, faultStatus) << fault << result.output;
       EXPECT_THAT(result.output, HasSubstr(text));
     }
+}
+
+TEST(Matmul, WhatIsAddedIsChecked) {
+  Result right = run("added");
+  EXPECT_EQ(right.status, 0) << right.output;
+  EXPECT_EQ(right.output, "");
+  const struct {
+    const char *fault, *text;
+  } faults[] = {
+      {"missing", "the epilogue adds a bias, and none is given"},
+      {"alignment", "the bias at byte 4 of device memory 4 (80 bytes) is not "
+                    "aligned to 16 bytes"},
+      {"layout", "C and D are the same, and have different layouts"},
+      {"bounds", "cublasLtMatmul on stream 0 reads 1024 bytes out of bounds"}};
+  for (const auto &[fault, text] : faults) {
+    Result result = run("added", {std::string("FAULT=") + fault});
+    EXPECT_EQ(result.status, faultStatus) << fault << result.output;
+    EXPECT_THAT(result.output, HasSubstr(text));
+  }
 }
 
 TEST(Matmul, WhatIsNotThereIsRefused) {

@@ -1,16 +1,21 @@
 //===- RuntimeTest.cpp - Parts of the CUDA runtime on the test device -----===//
 //
 // What training small models does not reach: rings that are full, that wrap,
-// that grow; work that cannot be recorded.
+// that grow; work that cannot be recorded; every epilogue of products for every
+// type; what does not fit the runtime.
 //
 //===----------------------------------------------------------------------===//
 
 #include "runtime/src/common/Error.h"
+#include "runtime/src/common/Types.h"
 #include "runtime/src/cuda/AllReduce.h"
+#include "runtime/src/cuda/Blas.h"
 #include "runtime/src/cuda/Context.h"
 #include "runtime/src/cuda/Graphs.h"
 #include "runtime/src/cuda/Staging.h"
 #include "test/device/programs/Scenario.h"
+#include <cmath>
+#include <deque>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <random>
@@ -18,10 +23,22 @@
 
 using namespace mgq::rt;
 using namespace mgq::scenario;
+using testing::HasSubstr;
 
-/// No kernels.
+/// No kernels; of a version that the environment may have, too.
 const mgq_cuda_module mgq_cuda_module_table = {
-    MGQ_CUDA_ABI_VERSION, nullptr, 0, nullptr, 0, nullptr, 0, nullptr};
+    getenv("TABLE") ? atoi(getenv("TABLE")) : MGQ_CUDA_ABI_VERSION,
+    nullptr,
+    0,
+    nullptr,
+    0,
+    nullptr,
+    0,
+    nullptr};
+
+// Generated code, which the runtime is linked with; nothing here runs it.
+void mgq_cuda_sq_norm(double *, double *, const float *, int64_t) {}
+void mgq_cuda_scale(float *, double, int64_t) {}
 
 /// Writes of random sizes and bytes, to one place after the other.
 struct Writes {
@@ -124,6 +141,11 @@ SCENARIO(graphs) {
   CHECK_THAT(launches({4}) == -1 && launches({5}) == -1);
   graphs.clear();
   CHECK_THAT(launches({1, 2}) == -1);
+
+  // All together have a limit, 65536 kernels and copies.
+  for (uint64_t i = 0; i < 4; ++i)
+    CHECK_THAT(graphs.record({i}, [&] { fill(6, 20000); }).empty());
+  CHECK_THAT(launches({3}) == -1 && launches({2}) == 6);
   return 0;
 }
 
@@ -149,4 +171,216 @@ TEST(Runtime, CompressedSumsNeedCode) {
   }
   EXPECT_EQ(text, "the program's tables are damaged: it has no code for "
                   "compressed gradients");
+}
+
+//===----------------------------------------------------------------------===//
+// Products
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Numbers of a type in device memory, eighths of whole ones that each type
+/// has.
+struct Numbers {
+  mgq_type type;
+  std::vector<double> values;
+  DeviceMemory memory;
+
+  Numbers(mgq_type type, int64_t count, int seed, const Stream &stream)
+      : type(type), values(count), memory(count * typeBytes(type)) {
+    for (int64_t i = 0; i < count; ++i)
+      values[i] = double((i * 29 + seed * 7) % 19 - 9) / 8;
+    PinnedMemory staged(count * typeBytes(type));
+    for (int64_t i = 0; i < count; ++i)
+      put(reinterpret_cast<char *>(staged.data()) + i * typeBytes(type),
+          values[i]);
+    cuCall(cuMemcpyHtoDAsync, memory.address(), staged.data(),
+           static_cast<size_t>(count * typeBytes(type)), stream);
+    wait(stream);
+  }
+  static void wait(const Stream &stream) {
+    Event done;
+    done.record(stream);
+    while (cuTry(cuEventQuery, done) == CUDA_ERROR_NOT_READY)
+      usleep(20);
+  }
+  void put(char *to, double wide) const {
+    auto value = static_cast<float>(wide);
+    auto half = static_cast<_Float16>(value);
+    const void *from = type == MGQ_F64   ? static_cast<const void *>(&wide)
+                       : type == MGQ_F32 ? static_cast<const void *>(&value)
+                       : type == MGQ_F16
+                           ? static_cast<const void *>(&half)
+                           : reinterpret_cast<const char *>(&value) + 2;
+    memcpy(to, from, typeBytes(type));
+  }
+  double get(const char *from) const {
+    double wide = 0;
+    float value = 0;
+    _Float16 half;
+    switch (type) {
+    case MGQ_F64:
+      memcpy(&wide, from, 8);
+      return wide;
+    case MGQ_F32:
+      memcpy(&value, from, 4);
+      return value;
+    case MGQ_F16:
+      memcpy(&half, from, 2);
+      return static_cast<double>(half);
+    default:
+      memcpy(reinterpret_cast<char *>(&value) + 2, from, 2);
+      return value;
+    }
+  }
+  std::vector<double> read(const Stream &stream) const {
+    auto bytes = static_cast<int64_t>(values.size()) * typeBytes(type);
+    PinnedMemory found(bytes);
+    cuCall(cuMemcpyDtoHAsync, found.data(), memory.address(),
+           static_cast<size_t>(bytes), stream);
+    wait(stream);
+    std::vector<double> result;
+    for (int64_t at = 0; at < bytes; at += typeBytes(type))
+      result.push_back(get(reinterpret_cast<char *>(found.data()) + at));
+    return result;
+  }
+};
+} // namespace
+
+static double gelu(double x) {
+  return x / 2 *
+         (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+/// A product of two 5 x 7 with 7 x 8 matrices, rows of which lie apart.
+static mgq_cuda_product productOf(mgq_type in, mgq_type out, int32_t epilogue) {
+  mgq_cuda_product p = {in, in, out, 0,  1,  epilogue, 2,  5,  8,  7,
+                        8,  9,  12,  16, 40, 72,       61, 80, 0.5};
+  return p;
+}
+
+/// Runs a product, then again with another bias: the same plan.
+static void checkEpilogue(Blas &blas, const Stream &stream, mgq_type in,
+                          mgq_type out, int32_t epilogue) {
+  static std::deque<mgq_cuda_product> tables; // Addresses are keys.
+  const mgq_cuda_product &p = tables.emplace_back(productOf(in, out, epilogue));
+  Numbers a(in, 80, 1, stream), b(in, 144, 2, stream), c(out, 122, 3, stream);
+  Numbers added(out, 160, 4, stream);
+  for (int turn = 0; turn < 2; ++turn) {
+    Numbers bias(out, 8, 5 + turn, stream);
+    ProductOperands operands = {a.memory.as<void>(), b.memory.as<void>(),
+                                c.memory.as<void>(), nullptr, nullptr};
+    if (epilogue & MGQ_CUDA_ADD)
+      operands.added = added.memory.as<void>();
+    if (epilogue & MGQ_CUDA_BIAS)
+      operands.bias = bias.memory.as<void>();
+    CHECK_THAT(blas.knows(p, operands) == (turn == 1));
+    blas.run(p, operands, stream);
+    std::vector<double> expected = c.values, found = c.read(stream);
+    double unit = out == MGQ_F64   ? 1e-14
+                  : out == MGQ_F32 ? 1e-6
+                  : out == MGQ_F16 ? 1e-3
+                                   : 8e-3;
+    for (int i = 0; i < 2; ++i)
+      for (int row = 0; row < 5; ++row)
+        for (int column = 0; column < 8; ++column) {
+          double sum = 0;
+          for (int k = 0; k < 7; ++k)
+            sum += a.values[i * 40 + row * 8 + k] *
+                   b.values[i * 72 + column * 9 + k];
+          sum *= p.alpha;
+          if (epilogue & MGQ_CUDA_ADD)
+            sum += added.values[i * 80 + row * 16 + column];
+          if (epilogue & MGQ_CUDA_BIAS)
+            sum += bias.values[column];
+          expected[i * 61 + row * 12 + column] =
+              epilogue & MGQ_CUDA_GELU ? gelu(sum) : sum;
+        }
+    for (size_t i = 0; i < expected.size(); ++i)
+      CHECK_THAT(std::fabs(found[i] - expected[i]) <=
+                 unit * (1 + std::fabs(expected[i])));
+  }
+}
+
+SCENARIO(epilogues) {
+  Context context(0, 1, true);
+  Stream stream;
+  Blas blas;
+  blas.allocate();
+  const std::pair<mgq_type, mgq_type> types[] = {{MGQ_F32, MGQ_F32},
+                                                 {MGQ_BF16, MGQ_F32},
+                                                 {MGQ_BF16, MGQ_BF16},
+                                                 {MGQ_F16, MGQ_F32},
+                                                 {MGQ_F16, MGQ_F16}};
+  for (auto [in, out] : types)
+    for (int32_t epilogue = 0; epilogue < 8; ++epilogue)
+      checkEpilogue(blas, stream, in, out, epilogue);
+  for (int32_t epilogue : {0, int32_t(MGQ_CUDA_ADD)})
+    checkEpilogue(blas, stream, MGQ_F64, MGQ_F64, epilogue);
+  return 0;
+}
+
+/// What cuBLASLt refuses: a bias that is not aligned; with DOUBLE, any.
+SCENARIO(refused) {
+  Context context(0, 1, true);
+  Stream stream;
+  Blas blas;
+  blas.allocate();
+  mgq_type type = getenv("DOUBLE") ? MGQ_F64 : MGQ_F32;
+  mgq_cuda_product p = productOf(type, type, 7);
+  Numbers all(type, 160, 1, stream), c(type, 122, 2, stream);
+  char *start = all.memory.as<char>();
+  try {
+    blas.run(p, {start, start, c.memory.as<void>(), start, start + 4}, stream);
+  } catch (const Error &error) {
+    std::puts(error.what());
+  }
+  return 0;
+}
+
+TEST(Runtime, ProductsHaveEpilogues) {
+  Result result = run("epilogues");
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_EQ(result.output, "");
+}
+
+TEST(Runtime, RefusedEpiloguesAreNamed) {
+  Result unaligned = run("refused");
+  EXPECT_EQ(unaligned.status, 86);
+  EXPECT_THAT(unaligned.output, HasSubstr("is not aligned to 16 bytes"));
+  EXPECT_THAT(unaligned.output,
+              HasSubstr("(product of 5 x 8 x 7, 2 of them, added to a matrix, "
+                        "with a bias, with GELU)\n"));
+  // f64 has no epilogues.
+  Result wide = run("refused", {"DOUBLE=1"});
+  EXPECT_EQ(wide.status, 0);
+  EXPECT_THAT(
+      wide.output,
+      HasSubstr("cublasLtMatmulAlgoGetHeuristic: the functionality is not "
+                "supported (CUBLAS_STATUS_NOT_SUPPORTED) (product of"));
+}
+
+//===----------------------------------------------------------------------===//
+// Versions
+//===----------------------------------------------------------------------===//
+
+SCENARIO(versions) {
+  try {
+    Context context(0, 1, true);
+    Blas blas;
+    Module module(context);
+  } catch (const Error &error) {
+    std::puts(error.what());
+  }
+  return 0;
+}
+
+TEST(Runtime, OtherVersionsAreRefused) {
+  EXPECT_EQ(run("versions", {"TABLE=1"}).output,
+            fmt::format("the program's GPU code was made for version 1 of the "
+                        "runtime, this is {}; compile it again\n",
+                        MGQ_CUDA_ABI_VERSION));
+  EXPECT_THAT(
+      run("versions", {"MGQ_FAKE_FAIL=cublasLtGetVersion:1:120805"}).output,
+      testing::StartsWith("libcublasLt.so.13 has version 120805, 130000 or "
+                          "later is needed; 'pip install nvidia-cublas'"));
 }

@@ -30,7 +30,8 @@ def options(test, path, trainable, ranks):
 
 def check_executable(test, path):
     output = test.work / "train"
-    seconds, peak, _ = measure([*options(test, path, LORA, 8), "--save-temps", "-o", output])
+    words = ("--save-temps", "--gradient-compression=sparse24-int8", "-o", output)
+    seconds, peak, _ = measure([*options(test, path, LORA, 8), *words])
     test.check(output.exists(), f"{path.stem}: an executable for eight ranks")
     test.check(seconds < SECONDS, f"it takes {seconds:.1f} s of {SECONDS}")
     test.check(peak < BYTES, f"it takes {peak / 1e6:.0f} MB of {BYTES / 1e6:.0f}")
@@ -38,6 +39,7 @@ def check_executable(test, path):
     for architecture in ARCHITECTURES:
         report = (test.work / f"train.{architecture}.ptxas.txt").read_text()
         names, sizes = KERNEL.findall(report), SPILLS.findall(report)
+        test.check("mgq_combine" in names, f"{architecture}: kernels of compressed gradients")
         test.check(
             len(names) == len(sizes) > 50 and all(size[1:] == ("0", "0") for size in sizes),
             f"{architecture}: no kernel of {len(names)} spills",

@@ -39,6 +39,31 @@ def check_models(test):
         test.check_close(model, got, right)
 
 
+def check_cache(test):
+    """A cache of the frozen prefix, in memory and in files, changes no bit."""
+    data = write_data("a2", test.work / "few.safetensors", records=3)
+    summary = test.work / "cache.json"
+
+    def run(name, *options):
+        out = fresh(test.work / f"{name}-out")
+        log, _ = test.train_cuda(
+            test.work / "a2-cuda", data, "--output-dir", out, "--summary", summary,
+            *options, name=name,
+        )  # fmt: skip
+        hits = json.loads(summary.read_text())["ranks"][0].get("cached_micro_batches")
+        return log, read_folder(out), hits
+
+    plain, files = run("plain"), ("--cache-frozen", test.work / "cache")
+    cases = {"memory": ("--cache-frozen=memory",), "files": files, "again": files}
+    hits = []
+    for name, options in cases.items():
+        cached = run(f"cached-{name}", *options)
+        test.check(cached[:2] == plain[:2], f"a cache, {name}: the same training")
+        hits.append(cached[2])
+    # Six records, two in each of ten steps.
+    test.check(hits == [14, 14, 20], f"micro-batches that caches know: {hits}")
+
+
 def errors(got, right):
     """Of the losses of two logs, relative."""
     return [abs(a["loss"] / b["loss"] - 1) for a, b in zip(got, right, strict=True)]
@@ -340,9 +365,6 @@ def check_missing(small):
         "another cuBLASLt", ("libcublasLt.so.13 is too old: it has no cublasLtCreate; ",),
         LD_LIBRARY_PATH=str(driver), **nowhere,
     )  # fmt: skip
-    small.check_fault(
-        "a cache", ("not supported yet: --cache-frozen on a GPU",), "--cache-frozen=memory"
-    )
     text, code = small.fault("--dry-run", LD_LIBRARY_PATH=str(empty), **nowhere)
     good = code == 0 and "warning: cannot load libcuda.so.1" in text
     test.check(good, f"a dry run without a driver warns: {text}")
@@ -387,6 +409,7 @@ def main():
     os.environ.pop("LD_LIBRARY_PATH", None)
     test = CudaTest("cuda", __doc__)
     check_models(test)
+    check_cache(test)
     small = Small(test)
     check_training(small)
     check_holes(small)

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Kernels of compressed gradients against the host's functions, on the test device.
 
-  cuda_compression_test.py --cuda-object PATH --twin PATH --device DIR --host PATH
+  cuda_compression_test.py --cuda-object PATH --host PATH --twin PATH --device DIR
+  cuda_compression_test.py --cuda-object PATH --host PATH --build FOLDER [--architectures ARCH,...]
+  cuda_compression_test.py --run FOLDER
+
+The second form leaves the kernels in FOLDER, the third runs them on a GPU.
 
 Of each format: what is encoded, added up and decoded of parameters of all kinds of
 sizes, with ties, zeros of both signs, denormals, huge and non-finite values, must be
@@ -11,11 +15,11 @@ the host's bits (compression_host.cpp), in whole and in part. NaNs may have othe
 import argparse
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from cuda_ops_test import Device, build, spills
@@ -23,6 +27,7 @@ from cuda_ops_test import Device, build, spills
 FORMATS = {"bf16": 1, "sparse24": 2, "sparse24-int8": 3}  # mgq_compression
 # After 2 and 3 values, blocks begin at odd bytes or at odd words.
 COUNTS = (1024, 256, 7, 255, 257, 300, 2, 512, 1000, 1, 516, 262, 3, 2048 + 12)
+HOST = "compression-host.so"
 BLOCK = np.dtype([("value", "i8"), ("byte", "i8"), ("count", "i4"), ("groups", "i4")])
 
 
@@ -151,33 +156,52 @@ def run(library, number, host):
     return 0
 
 
+def build_all(flags, folder):
+    """Kernels and libraries of each format, and the host's functions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(flags.host, folder / HOST)
+    for name in FORMATS:
+        (folder / name).mkdir(exist_ok=True)
+        build([], flags, folder / name, name)
+
+
+def run_all(folder, environment):
+    """Returns the number of formats that are wrong."""
+    failed = 0
+    for name, number in FORMATS.items():
+        words = [sys.executable, __file__, "--child", folder / name / "cases.so", str(number),
+                 folder / HOST]  # fmt: skip
+        own = {**environment, "MGQ_TWIN_DIR": str(folder / name / "twins")}
+        done = subprocess.run(words, env=own, capture_output=True, text=True)
+        if done.returncode:
+            print(f"FAIL {name}: {done.stdout}{done.stderr}", file=sys.stderr)
+            failed += 1
+    print(f"{len(FORMATS) - failed} of {len(FORMATS)} formats of compressed gradients are right")
+    return failed
+
+
 def main():
     if sys.argv[1:2] == ["--child"]:
         return run(*sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for flag in ("--cuda-object", "--twin", "--device", "--host"):
-        parser.add_argument(flag, required=True)
+        parser.add_argument(flag)
+    parser.add_argument("--architectures", default="sm_80")
+    parser.add_argument("--build", type=Path)
+    parser.add_argument("--run", type=Path)
     flags = parser.parse_args()
-    failed = 0
-    for name, number in FORMATS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            folder = Path(folder)
-            tools = SimpleNamespace(
-                cuda_object=flags.cuda_object, twin=flags.twin, architectures="sm_80"
-            )
-            library, _ = build([], tools, folder, name)
-            environment = dict(
-                os.environ, LD_LIBRARY_PATH=flags.device, MGQ_TWIN_DIR=str(folder / "twins")
-            )
-            words = [sys.executable, __file__, "--child", library, str(number), flags.host]
-            done = subprocess.run(words, env=environment, capture_output=True, text=True)
-            if done.returncode:
-                print(f"FAIL {name}: {done.stdout}{done.stderr}", file=sys.stderr)
-                failed += 1
-            for kernel in spills(folder / "cases.o.sm_80.ptxas.txt"):
+    if flags.build:
+        return build_all(flags, flags.build)
+    if flags.run:
+        return 1 if run_all(flags.run.resolve(), os.environ) else 0
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        build_all(flags, folder)
+        failed = run_all(folder, {**os.environ, "LD_LIBRARY_PATH": flags.device})
+        for name in FORMATS:
+            for kernel in spills(folder / name / "cases.o.sm_80.ptxas.txt"):
                 print(f"FAIL {name}: ptxas spills registers of {kernel}", file=sys.stderr)
                 failed += 1
-    print(f"{len(FORMATS)} formats, {failed} failures")
     return 1 if failed else 0
 
 

@@ -9,6 +9,7 @@
 #include "runtime/include/rt_cuda.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,14 +236,38 @@ static double number(const void *data, int32_t type, int64_t i) {
   }
 }
 
+static void put(void *data, int32_t type, int64_t i, double wide) {
+  float value = (float)wide;
+  uint32_t bits;
+  switch (type) {
+  case MGQ_F64:
+    ((double *)data)[i] = wide;
+    break;
+  case MGQ_F32:
+    ((float *)data)[i] = value;
+    break;
+  case MGQ_BF16:
+    memcpy(&bits, &value, 4);
+    ((uint16_t *)data)[i] = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    break;
+  default:
+    ((_Float16 *)data)[i] = (_Float16)value;
+  }
+}
+
 static void *fetch(const void *from, int64_t count, int32_t type) {
   void *data = malloc(count * size_of(type) + 1);
   test_download(data, (uint64_t)(uintptr_t)from, count * size_of(type));
   return data;
 }
 
+static double gelu(double x) {
+  return x / 2 *
+         (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+
 void mgq_cuda_matmul(const mgq_cuda_product *p, const void *a, const void *b,
-                     void *c) {
+                     void *c, const void *added, const void *bias) {
   int64_t rowsA = p->transpose_a ? p->k : p->m;
   int64_t rowsB = p->transpose_b ? p->n : p->k;
   int64_t columnsA = p->transpose_a ? p->m : p->k;
@@ -253,7 +278,11 @@ void mgq_cuda_matmul(const mgq_cuda_product *p, const void *a, const void *b,
       (p->batch - 1) * p->stride_b + (rowsB - 1) * p->ldb + columnsB;
   int64_t sizeC = (p->batch - 1) * p->stride_c + (p->m - 1) * p->ldc + p->n;
   void *da = fetch(a, sizeA, p->a_type), *db = fetch(b, sizeB, p->b_type);
+  int64_t sizeAdded =
+      (p->batch - 1) * p->stride_added + (p->m - 1) * p->ld_added + p->n;
   char *dc = fetch(c, sizeC, p->c_type);
+  void *dd = added ? fetch(added, sizeAdded, p->c_type) : NULL;
+  void *dv = bias ? fetch(bias, p->n, p->c_type) : NULL;
   int64_t batch, i, j, k;
   for (batch = 0; batch < p->batch; ++batch)
     for (i = 0; i < p->m; ++i)
@@ -266,13 +295,18 @@ void mgq_cuda_matmul(const mgq_cuda_product *p, const void *a, const void *b,
           sum += number(da, p->a_type, batch * p->stride_a + x) *
                  number(db, p->b_type, batch * p->stride_b + y);
         }
-        if (p->c_type == MGQ_F64)
-          ((double *)dc)[at] = sum;
-        else
-          ((float *)dc)[at] = (float)sum;
+        sum *= p->alpha;
+        if (p->epilogue & MGQ_CUDA_ADD)
+          sum += number(dd, p->c_type,
+                        batch * p->stride_added + i * p->ld_added + j);
+        if (p->epilogue & MGQ_CUDA_BIAS)
+          sum += number(dv, p->c_type, j);
+        put(dc, p->c_type, at, p->epilogue & MGQ_CUDA_GELU ? gelu(sum) : sum);
       }
   test_upload((uint64_t)(uintptr_t)c, dc, sizeC * size_of(p->c_type));
   free(da);
   free(db);
   free(dc);
+  free(dd);
+  free(dv);
 }

@@ -53,7 +53,7 @@ def build(cases, flags, folder, *compression):
     subprocess.run(
         ["cc", "-O1", "-fPIC", "-shared", "-o", library, f"-I{ROOT}",
          "-Wno-implicit-function-declaration",
-         ROOT / "test/kernels/cuda_host.c", object_file, "-ldl"],
+         ROOT / "test/kernels/cuda_host.c", object_file, "-ldl", "-lm"],
         check=True)
     return library, sizes
 

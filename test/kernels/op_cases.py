@@ -517,3 +517,54 @@ add("empty_scatter_elements", "%r = nn.scatter_elements add %0, %1, %2 axis 1 : 
     [some, np.zeros((2, 0, 4), np.int64), none], some)
 add("empty_passed_on", "%s = nn.unary neg %0 : (tensor<2x0x4xf32>) -> tensor<2x0x4xf32> "
     "%r = nn.concat %s, %1 axis 1 : {types}", [none, some], some)
+
+#===-------------------------------------------------------------------------===#
+# Linear layers: products and what follows them, which cuBLASLt may do with them
+#===-------------------------------------------------------------------------===#
+
+
+def linear(name, dtype, steps, added, result=F32):
+    """steps(x w^T, bias, addend): x 3 x 10 x 24, w 40 x 24 of type `dtype`, bias 40 of the result's
+    type, addend 3 x 10 x 40 of f32. `steps` are pairs of an op, where {p} is the value so far and
+    {t} its type, and its NumPy function."""
+    x, w, b = normal((3, 10, 24), dtype), normal((40, 24), dtype), normal((40,), result)
+    r = normal((3, 10, 40))
+    inputs = [x, w, b, *([r] if added else [])]
+    wide_type, type_x, type_w = "tensor<3x10x40xf32>", "tensor<3x10x24xf32>", "tensor<40x24xf32>"
+    lines = [
+        f"%x = nn.cast %0 : ({type_of(x)}) -> {type_x}", f"%w = nn.cast %1 : ({type_of(w)}) -> {type_w}",
+        f"%b = nn.cast %2 : ({type_of(b)}) -> tensor<40xf32>",
+        f"%v0 = nn.matmul %x, %w transpose_b : ({type_x}, {type_w}) -> {wide_type}",
+    ]
+    value = wide(x) @ wide(w).T
+    for number, (text, function) in enumerate(steps):
+        lines.append(f"%v{number + 1} = {text}".replace("{p}", f"%v{number}").replace("{t}", wide_type))
+        value = function(value, wide(b), r.astype(F64))
+    value = value.astype(result)
+    lines.append(f"%r = nn.cast %v{len(steps)} : ({wide_type}) -> {type_of(value)}")
+    add(f"linear_{name}", "\n  ".join(lines), inputs, value, tolerance=8)
+
+
+BIAS = ("nn.binary add {p}, %b : ({t}, tensor<40xf32>) -> {t}", lambda p, b, r: p + b)
+RESIDUAL = ("nn.binary add %3, {p} : ({t}, {t}) -> {t}", lambda p, b, r: r + p)
+GELU = ("nn.unary gelu_tanh {p} : ({t}) -> {t}", lambda p, b, r: UNARY["gelu_tanh"](p))
+for dtype in (F32, F16, BF16):
+    linear("bias", dtype, [BIAS], False)
+    linear("residual", dtype, [RESIDUAL], True)
+    linear("bias_residual", dtype, [BIAS, RESIDUAL], True)
+    linear("gelu", dtype, [BIAS, GELU], False)
+    linear("all", dtype, [BIAS, RESIDUAL, GELU], True)
+    if dtype != F32:
+        linear("narrow", dtype, [BIAS], False, result=dtype)
+        linear("narrow_gelu", dtype, [BIAS, GELU], False, result=dtype)
+x, w, b, first, second = normal((30, 24)), normal((40, 24)), normal((40,)), normal((4, 24)), normal((40, 4))
+add("linear_lora",
+    "%half = nn.constant dense<0.5> : tensor<f32>\n"
+    "  %base = nn.matmul %0, %1 transpose_b : (tensor<30x24xf32>, tensor<40x24xf32>) -> tensor<30x40xf32>\n"
+    "  %sum = nn.binary add %base, %2 : (tensor<30x40xf32>, tensor<40xf32>) -> tensor<30x40xf32>\n"
+    "  %low = nn.matmul %0, %3 transpose_b : (tensor<30x24xf32>, tensor<4x24xf32>) -> tensor<30x4xf32>\n"
+    "  %high = nn.matmul %low, %4 transpose_b : (tensor<30x4xf32>, tensor<40x4xf32>) -> tensor<30x40xf32>\n"
+    "  %part = nn.binary mul %high, %half : (tensor<30x40xf32>, tensor<f32>) -> tensor<30x40xf32>\n"
+    "  %r = nn.binary add %sum, %part : (tensor<30x40xf32>, tensor<30x40xf32>) -> tensor<30x40xf32>",
+    [x, w, b, first, second],
+    (wide(x) @ wide(w).T + b + wide(x) @ wide(first).T @ wide(second).T / 2).astype(F32), tolerance=8)

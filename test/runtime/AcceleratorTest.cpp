@@ -63,6 +63,7 @@ public:
 
   std::string name() const override { return "late"; }
   std::string identity() const override { return id; }
+  std::string model() const override { return "late"; }
   std::string memoryShortage(int64_t) override { return ""; }
   std::byte *allocate(int64_t bytes) override {
     arena = static_cast<std::byte *>(calloc(1, bytes));
@@ -484,8 +485,6 @@ TEST(Accelerator, RefusesWhatItDoesNotDoYet) {
                      "--frozen=stage");
   program.variant_count = 2;
   EXPECT_THAT(error(), HasSubstr("--micro-batches=MIN:MAX"));
-  options.cacheFrozen = "memory";
-  EXPECT_THAT(error(), HasSubstr("--cache-frozen"));
 }
 
 // All ranks fail where one has no device, or two would share one.

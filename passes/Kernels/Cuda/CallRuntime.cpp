@@ -2,7 +2,8 @@
 //
 // In: functions with gpu.launch_func and kern.matmul on memrefs. Out: calls of
 // mgq_cuda_launch(number, blocks, parameters) and mgq_cuda_matmul(product, a,
-// b, c) with the addresses of the buffers (runtime/include/rt_cuda.h).
+// b, c, added, bias) with the addresses of the buffers
+// (runtime/include/rt_cuda.h).
 //
 // A function has one array of parameters on the stack, which the launches fill
 // one after the other.
@@ -13,7 +14,7 @@
 #include "passes/Kernels/Cuda/Passes.h"
 #include "passes/Kernels/Cuda/Products.h"
 #include "passes/Kernels/HandKernels.h"
-#include "runtime/include/rt.h"
+#include "runtime/include/rt_cuda.h"
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
 
@@ -122,33 +123,45 @@ static std::pair<int64_t, int64_t> pitchOf(Value buffer) {
   return {row, rank == 3 && shape[0] != 1 ? strides[0] : 0};
 }
 
+/// MGQ_CUDA_ADD, ... of a product.
+static int32_t epilogueOf(kern::MatmulOp op) {
+  return (op.getAddend() ? MGQ_CUDA_ADD : 0) |
+         (op.getBias() ? MGQ_CUDA_BIAS : 0) |
+         (op.getGelu() ? MGQ_CUDA_GELU : 0);
+}
+
 /// The constant mgq_cuda_product of `op`.
 Value RuntimeCalls::product(OpBuilder &b, kern::MatmulOp op) {
   kern::MatmulOp::Sizes sizes = op.getSizes();
   auto [lda, strideA] = pitchOf(op.getLhs());
   auto [ldb, strideB] = pitchOf(op.getRhs());
   auto [ldc, strideC] = pitchOf(op.getInit());
+  auto [ldAdded, strideAdded] =
+      op.getAddend() ? pitchOf(op.getAddend()) : std::pair<int64_t, int64_t>();
   const int32_t words[] = {typeNumber(op.getLhs()),  typeNumber(op.getRhs()),
                            typeNumber(op.getInit()), op.getTransposeA(),
-                           op.getTransposeB(),       0};
-  const int64_t fields[] = {sizes.batch, sizes.m, sizes.n, sizes.k, lda,
-                            ldb,         ldc,     strideA, strideB, strideC};
+                           op.getTransposeB(),       epilogueOf(op)};
+  const int64_t fields[] = {sizes.batch, sizes.m, sizes.n, sizes.k,
+                            lda,         ldb,     ldc,     ldAdded,
+                            strideA,     strideB, strideC, strideAdded};
+  FloatAttr alpha = op.getAlphaAttr();
   std::string key;
   llvm::raw_string_ostream stream(key);
   for (int64_t word : words)
     stream << word << ' ';
   for (int64_t field : fields)
     stream << field << ' ';
+  stream << alpha;
   LLVM::GlobalOp &global = products[key];
   if (!global) {
     auto wordsType = LLVM::LLVMArrayType::get(b.getI32Type(), std::size(words));
     auto fieldsType =
         LLVM::LLVMArrayType::get(b.getI64Type(), std::size(fields));
-    auto type = LLVM::LLVMStructType::getLiteral(b.getContext(),
-                                                 {wordsType, fieldsType});
+    auto type = LLVM::LLVMStructType::getLiteral(
+        b.getContext(), {wordsType, fieldsType, b.getF64Type()});
     OpBuilder top(module.getBodyRegion());
     Attribute value = top.getArrayAttr(
-        {top.getI32TensorAttr(words), top.getI64TensorAttr(fields)});
+        {top.getI32TensorAttr(words), top.getI64TensorAttr(fields), alpha});
     global = LLVM::GlobalOp::create(
         top, op.getLoc(), type, /*isConstant=*/true, LLVM::Linkage::Private,
         "product." + std::to_string(products.size() - 1), value,
@@ -163,12 +176,13 @@ LogicalResult RuntimeCalls::call(kern::MatmulOp op) {
                           "operands");
   OpBuilder b(op);
   Location loc = op.getLoc();
-  auto matmul = declare(kMatmul, {pointer, pointer, pointer, pointer});
-  Value table = product(b, op);
-  Value a = makePointer(b, loc, op.getLhs()),
-        w = makePointer(b, loc, op.getRhs());
-  Value c = makePointer(b, loc, op.getInit());
-  LLVM::CallOp::create(b, loc, matmul, ValueRange{table, a, w, c});
+  SmallVector<Value> operands{product(b, op)};
+  for (Value buffer :
+       {op.getLhs(), op.getRhs(), op.getInit(), op.getAddend(), op.getBias()})
+    operands.push_back(buffer ? makePointer(b, loc, buffer)
+                              : LLVM::ZeroOp::create(b, loc, pointer));
+  auto matmul = declare(kMatmul, SmallVector<Type>(operands.size(), pointer));
+  LLVM::CallOp::create(b, loc, matmul, operands);
   op.erase();
   return success();
 }

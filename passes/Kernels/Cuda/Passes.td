@@ -3,6 +3,18 @@
 
 include "mlir/Pass/PassBase.td"
 
+def CudaFuseEpiloguesPass : Pass<"cuda-fuse-epilogues", "::mlir::ModuleOp"> {
+  let summary = "Let products do the elementwise op that follows them";
+  let description = [{
+    An elementwise op that adds products, a matrix and a bias along columns,
+    scales products by constants, takes the tanh approximation of GELU of that
+    and rounds it to the type of the factors becomes products with epilogues
+    (kern.matmul), if cuBLASLt has them for these types. An op that does more is
+    left alone: its kernel is needed anyway, and does the rest in passing.
+  }];
+  let dependentDialects = ["::mlir::tensor::TensorDialect"];
+}
+
 def CudaPrepareProductsPass : Pass<"cuda-prepare-products", "::mlir::ModuleOp"> {
   let summary = "Give products operands that cuBLASLt takes";
   let description = [{

@@ -34,7 +34,10 @@ static void addDevicePasses(OpPassManager &device) {
 
 void mgq::kernels::buildCudaKernelPipeline(OpPassManager &passes,
                                            const CudaOptions &options) {
-  buildBufferPipeline(passes, AttentionForm::Tiled);
+  buildTensorPipeline(passes, AttentionForm::Tiled);
+  passes.addPass(createCudaFuseEpiloguesPass());
+  passes.addPass(createCSEPass());
+  buildBufferPipeline(passes);
   passes.addPass(createCudaPrepareProductsPass());
   LowerLoopsPassOptions loops;
   loops.keepProducts = true;

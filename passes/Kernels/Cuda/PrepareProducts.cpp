@@ -11,7 +11,8 @@
 //   linalg.generic (extf) ins(%w) outs(%wide)
 //   kern.matmul ins(%x, %wide) ...
 //
-// A constant has no device address on the host side, so it is copied into a
+// An addend and a bias have the result's type already (cuda-fuse-epilogues). A
+// constant has no device address on the host side, so it is copied into a
 // buffer; constants of attention are, too.
 //
 //===----------------------------------------------------------------------===//
@@ -45,12 +46,32 @@ static bool hasLibraryLayout(Value buffer) {
   return contiguous && apart;
 }
 
+static Type elementOf(Value buffer) {
+  return cast<MemRefType>(buffer.getType()).getElementType();
+}
+
+/// Whether a bias is contiguous and begins where cuBLASLt's epilogues may read
+/// 16 bytes at once.
+static bool hasBiasLayout(Value buffer) {
+  SmallVector<int64_t> strides;
+  int64_t offset;
+  auto type = cast<MemRefType>(buffer.getType());
+  return succeeded(type.getStridesAndOffset(strides, offset)) &&
+         !ShapedType::isDynamic(offset) && strides.front() == 1 &&
+         offset * type.getElementTypeBitWidth() % 128 == 0;
+}
+
 bool kernels::isLibraryProduct(kern::MatmulOp op) {
-  for (Value operand : op->getOperands())
-    if (!isa<FloatType>(cast<MemRefType>(operand.getType()).getElementType()) ||
-        !hasLibraryLayout(operand))
+  for (Value operand : {op.getLhs(), op.getRhs(), op.getAddend(), op.getInit()})
+    if (operand &&
+        (!isa<FloatType>(elementOf(operand)) || !hasLibraryLayout(operand)))
       return false;
-  return true;
+  if (op.getBias() && !hasBiasLayout(op.getBias()))
+    return false;
+  // A narrow result is of narrow factors.
+  Type result = elementOf(op.getInit());
+  return result.isF32() || result.isF64() ||
+         (elementOf(op.getLhs()) == result && elementOf(op.getRhs()) == result);
 }
 
 static bool isConstant(Value buffer) {
@@ -83,15 +104,17 @@ static Value copyOf(OpBuilder &b, Location loc, Value from, Type element) {
 
 static void prepare(kern::MatmulOp op) {
   OpBuilder b(op);
-  auto elementOf = [](Value value) {
-    return cast<MemRefType>(value.getType()).getElementType();
-  };
   Type left = elementOf(op.getLhs()), right = elementOf(op.getRhs());
   // Different narrow types meet in the type of the sums.
   Type common = left == right ? left : elementOf(op.getInit());
   for (OpOperand *operand : {&op.getLhsMutable(), &op.getRhsMutable()})
     if (elementOf(operand->get()) != common || isConstant(operand->get()))
       operand->set(copyOf(b, op.getLoc(), operand->get(), common));
+  for (MutableOperandRange range : {op.getAddendMutable(), op.getBiasMutable()})
+    for (OpOperand &operand : range)
+      if (isConstant(operand.get()))
+        operand.set(
+            copyOf(b, op.getLoc(), operand.get(), elementOf(operand.get())));
 }
 
 /// Constants that attention reads.

@@ -7,7 +7,7 @@
 namespace mgq::kernels {
 
 /// Whether a product on memrefs is one that the runtime's library can compute:
-/// of floats, with rows of contiguous elements.
+/// of floats, with rows of contiguous elements and a bias that is aligned.
 bool isLibraryProduct(kern::MatmulOp op);
 
 } // namespace mgq::kernels

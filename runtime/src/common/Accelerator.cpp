@@ -20,8 +20,6 @@ void mgq::rt::checkAccelerated(const mgq_program &program,
                 "this one runs on the CPU");
     return;
   }
-  if (!options.cacheFrozen.empty())
-    refuse("--cache-frozen", "training without it");
   if (program.variant_count > 0)
     refuse("--micro-batches=MIN:MAX", "--micro-batches=N");
   for (int32_t stage = 0; stage < program.stages; ++stage)

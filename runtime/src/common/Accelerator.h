@@ -41,6 +41,8 @@ public:
   /// Whose ranks must not share it: "GPU 0 (NAME)", and what tells two apart.
   virtual std::string name() const = 0;
   virtual std::string identity() const = 0;
+  /// What others of its kind have in common.
+  virtual std::string model() const = 0;
 
   /// Says how much is needed and how much is free if an arena of `bytes` does
   /// not fit; else empty.

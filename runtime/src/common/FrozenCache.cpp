@@ -1,10 +1,14 @@
 //===- FrozenCache.cpp - Outputs of the frozen prefix, kept ---------------===//
 
 #include "runtime/src/common/FrozenCache.h"
+#include "runtime/src/common/Accelerator.h"
 #include <algorithm>
 #include <cstring>
 
 using namespace mgq::rt;
+
+// Of what an accelerator is given at once.
+static constexpr int64_t pieceBytes = int64_t{1} << 20;
 
 static uint64_t hashText(uint64_t hash, const char *text) {
   return mgq_hash(hash, text, static_cast<int64_t>(strlen(text)) + 1);
@@ -42,9 +46,9 @@ static uint64_t weightsHash(const mgq_program &program, const Weights &weights,
 
 FrozenCache::FrozenCache(const RankView &view, const Options &options,
                          const Weights &weights, const DataReader &data,
-                         Group &group)
-    : view(view), data(data), inFiles(options.cacheFrozen != "memory"),
-      parts(view.tables.chunk_count) {
+                         Group &group, Device &device)
+    : view(view), data(data), device(device),
+      inFiles(options.cacheFrozen != "memory"), parts(view.tables.chunk_count) {
   const mgq_program &program = view.program;
   if (!program.prefix_code)
     throw CommonError(fmt::format(
@@ -65,6 +69,9 @@ FrozenCache::FrozenCache(const RankView &view, const Options &options,
       ahead |= program.ranks[stage].ops[i].ahead != 0;
   uint64_t base = hashText(MGQ_HASH_START, program.prefix_code);
   base = hashText(base, program.compiler_version);
+  // Another GPU's libraries may compute other bits.
+  if (Accelerator *accelerator = device.accelerator())
+    base = hashText(base, accelerator->model().c_str());
   int64_t limit = options.cacheLimit;
   if (inFiles) {
     base = hashValue(base, weightsHash(program, weights, group));
@@ -80,6 +87,7 @@ FrozenCache::FrozenCache(const RankView &view, const Options &options,
   known.assign(2 * microBatches, 0);
   mine.resize(microBatches);
   all.resize(microBatches * group.size());
+  computed.reserve(2 * microBatches * parts.size());
 }
 
 void FrozenCache::addPart(int32_t local, const Options &options,
@@ -108,8 +116,8 @@ void FrozenCache::addPart(int32_t local, const Options &options,
   part.base = base;
   if (!part.bytes)
     return;
-  part.values.assign(2 * view.program.micro_batches,
-                     std::vector<std::byte>(part.bytes));
+  part.values = std::make_unique<HostMemory>(
+      device, 2 * view.program.micro_batches * part.bytes);
   part.store = inFiles ? makeFileStore(options.cacheFrozen, part.bytes,
                                        options.cacheLimit)
                        : makeMemoryStore(chunk.index, data.records(),
@@ -137,7 +145,7 @@ void FrozenCache::decide(int64_t step, const std::vector<int64_t> &records,
       if (part.store && part.runsHere[i] &&
           !part.store->read(records[i],
                             hashValue(part.base, contentOf(records[i])),
-                            part.values[slotOf(step, i)].data()))
+                            part.valuesAt(slotOf(step, i))))
         mine[i] = 0;
   }
   auto count = static_cast<int64_t>(mine.size());
@@ -162,7 +170,7 @@ CallFilter *FrozenCache::filter(int32_t chunk, int32_t microBatch,
   running = &part;
   runningRecord = record;
   isHit = decidedStep[step & 1] == step && known[slot] != 0;
-  runningValues = part.store ? part.values[slot].data() : nullptr;
+  runningValues = part.store ? part.valuesAt(slot) : nullptr;
   return this;
 }
 
@@ -182,8 +190,11 @@ bool FrozenCache::skips(int32_t call, void *const *args) {
   if (!isHit || !running->frozen[call])
     return false;
   forKept(*running->chunk, call, runningValues, args,
-          [](std::byte *values, void *arg, int64_t bytes) {
-            memcpy(arg, values, bytes);
+          [&](const std::byte *values, void *arg, int64_t bytes) {
+            auto *to = static_cast<std::byte *>(arg);
+            for (int64_t at = 0; at < bytes; at += pieceBytes)
+              device.write(to + at, values + at,
+                           std::min(pieceBytes, bytes - at));
           });
   return true;
 }
@@ -192,11 +203,23 @@ void FrozenCache::ran(int32_t call, void *const *args) {
   if (isHit || !running->store || !running->frozen[call])
     return;
   forKept(*running->chunk, call, runningValues, args,
-          [](std::byte *values, void *arg, int64_t bytes) {
-            memcpy(values, arg, bytes);
+          [&](std::byte *values, const void *arg, int64_t bytes) {
+            device.read(values, arg, bytes);
           });
-  if (call == running->lastCall)
-    running->store->write(runningRecord,
-                          hashValue(running->base, contentOf(runningRecord)),
-                          runningValues);
+  if (call != running->lastCall)
+    return;
+  computed.push_back({running, runningRecord, runningValues});
+  if (!device.accelerator())
+    flush();
+}
+
+void FrozenCache::flush() {
+  if (computed.empty())
+    return;
+  device.synchronize();
+  for (const Computed &one : computed)
+    one.part->store->write(one.record,
+                           hashValue(one.part->base, contentOf(one.record)),
+                           one.values);
+  computed.clear();
 }

@@ -6,6 +6,9 @@
 // model reads of it are kept, in memory or in files, and the calls that make
 // them are skipped when a record comes again.
 //
+// Of an accelerator, values travel through page-locked memory: a computed one
+// is stored when the device has been waited for.
+//
 // All ranks of a replica decide alike for each micro-batch, when a step begins:
 // a record counts as known if each of them has its own values of it.
 //
@@ -13,6 +16,7 @@
 #ifndef MGQ_RUNTIME_COMMON_FROZENCACHE_H
 #define MGQ_RUNTIME_COMMON_FROZENCACHE_H
 
+#include "runtime/src/common/Device.h"
 #include "runtime/src/common/FrozenStore.h"
 #include "runtime/src/common/Group.h"
 #include "runtime/src/common/Options.h"
@@ -27,7 +31,8 @@ public:
   /// Throws Error if the program has nothing to keep, or the folder cannot be
   /// written. All ranks together.
   FrozenCache(const RankView &view, const Options &options,
-              const Weights &weights, const DataReader &data, Group &group);
+              const Weights &weights, const DataReader &data, Group &group,
+              Device &device);
 
   /// Whether some rank runs forward ops of the next step in a step.
   bool looksAhead() const { return ahead; }
@@ -40,6 +45,9 @@ public:
   /// it is kept.
   CallFilter *filter(int32_t chunk, int32_t microBatch, int64_t record,
                      int64_t step);
+
+  /// Waits for values that are on their way from the device, and stores them.
+  void flush();
 
   bool skips(int32_t call, void *const *args) override;
   void ran(int32_t call, void *const *args) override;
@@ -57,9 +65,18 @@ private:
     int32_t lastCall = -1;    ///< That leaves one.
     uint64_t base = 0;        ///< Hash of code, weights, and what is kept.
     std::unique_ptr<FrozenStore> store;
-    /// Values of a micro-batch, of even and of odd steps.
-    std::vector<std::vector<std::byte>> values;
+    /// Values of all micro-batches, of even and of odd steps, by slotOf().
+    std::unique_ptr<HostMemory> values;
     std::vector<bool> runsHere; ///< By micro-batch.
+    std::byte *valuesAt(size_t slot) const {
+      return static_cast<std::byte *>(values->data()) + slot * bytes;
+    }
+  };
+  /// Values that are computed, but not stored yet.
+  struct Computed {
+    Part *part;
+    int64_t record;
+    const std::byte *values;
   };
 
   void addPart(int32_t local, const Options &options, uint64_t base);
@@ -70,6 +87,7 @@ private:
 
   const RankView &view;
   const DataReader &data;
+  Device &device;
   bool ahead = false, inFiles;
   std::vector<Part> parts;        ///< By local chunk; without a store: nothing.
   std::vector<uint64_t> contents; ///< By record; 0: not known yet.
@@ -77,6 +95,7 @@ private:
   std::vector<uint8_t> known; ///< By slotOf(): decided, and skipped.
   std::vector<uint8_t> mine, all;
   int64_t hitCount = 0, decidedCount = 0;
+  std::vector<Computed> computed;
 
   // Of the running op.
   Part *running = nullptr;

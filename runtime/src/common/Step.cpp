@@ -318,6 +318,8 @@ StepResult StepRunner::runOps(const StepInput &input, const DataReader &data,
                               RecordOrder &order) {
   StepResult result;
   countTargets(input, data, order);
+  if (cache) // Before ranks meet: they know the same then.
+    cache->flush();
   prefetchNext(input, data, order);
   result.signal = exchangeCounts(input.signal);
   if (result.signal)

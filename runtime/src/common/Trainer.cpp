@@ -45,7 +45,7 @@ void Trainer::setUp() {
     checkSameData(*data, "--data", group);
   if (data && !options.cacheFrozen.empty() && !options.dryRun) {
     Variant &only = variants->now();
-    cache.emplace(only.view, options, *weights, *data, group);
+    cache.emplace(only.view, options, *weights, *data, group, arena->device());
     only.runner.setCache(&*cache);
   }
   if (evalData)
@@ -378,7 +378,8 @@ void Trainer::dumpGradients() {
 /// Runs a step with as many micro-batches as it should have.
 StepResult Trainer::runStep(const StepInput &input) {
   variants->use(microBatches->countOf(input.step));
-  if (recordsWork() && variants->now().executor.changesIn(input.step)) {
+  if (stepsRun && recordsWork() &&
+      variants->now().executor.changesIn(input.step)) {
     accelerator->synchronize(); // No message is under way then.
     record();
   }
@@ -478,6 +479,8 @@ void Trainer::save() {
 
 void Trainer::finish() {
   arena->device().synchronize(); // Of the last update.
+  if (cache)
+    cache->flush();
   arena->samplePeak();
   if (orders.save && savedStep != state.step)
     save();

@@ -8,6 +8,7 @@
 #include "runtime/src/cuda/Blas.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/common/Types.h"
+#include <optional>
 
 using namespace mgq::rt;
 
@@ -113,21 +114,44 @@ private:
 /// What is done with the matrices.
 class Description {
 public:
-  Description(bool isDouble, bool transposeFirst, bool transposeSecond) {
+  explicit Description(const mgq_cuda_product &p) {
+    bool isDouble = p.a_type == MGQ_F64;
     blasCall(cublasLtMatmulDescCreate, &handle,
              isDouble ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
              isDouble ? CUDA_R_64F : CUDA_R_32F);
-    set(CUBLASLT_MATMUL_DESC_TRANSA, transposeFirst);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, transposeSecond);
+    // The library's A and B are the other way around.
+    set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.transpose_b));
+    set(CUBLASLT_MATMUL_DESC_TRANSB, operation(p.transpose_a));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(p.epilogue));
+    if (p.epilogue & MGQ_CUDA_BIAS)
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+          static_cast<int32_t>(typeOf(p.c_type)));
   }
   Description(const Description &) = delete;
   Description &operator=(const Description &) = delete;
   ~Description() { blas().cublasLtMatmulDescDestroy(handle); }
   operator cublasLtMatmulDesc_t() const { return handle; }
 
+  /// Of the next call. Null: it has none.
+  void setBias(const void *bias) {
+    if (bias)
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+
 private:
-  void set(cublasLtMatmulDescAttributes_t attribute, bool transposes) {
-    cublasOperation_t value = transposes ? CUBLAS_OP_T : CUBLAS_OP_N;
+  static cublasOperation_t operation(int32_t transposes) {
+    return transposes ? CUBLAS_OP_T : CUBLAS_OP_N;
+  }
+  /// A row of ours, along which a bias lies, is a column there, as the library
+  /// wants it.
+  static cublasLtEpilogue_t epilogueOf(int32_t epilogue) {
+    bool bias = epilogue & MGQ_CUDA_BIAS;
+    if (epilogue & MGQ_CUDA_GELU)
+      return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  }
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
     blasCall(cublasLtMatmulDescSetAttribute, handle, attribute, &value,
              sizeof value);
   }
@@ -137,15 +161,22 @@ private:
 /// What an algorithm must do with: room, and how matrices are aligned.
 class Preference {
 public:
-  Preference(uint32_t a, uint32_t b, uint32_t c) {
+  /// `alignments` of Blas::Key.
+  Preference(const mgq_cuda_product &p,
+             const std::array<uint32_t, 4> &alignments) {
+    auto [a, b, c, added] = alignments;
     blasCall(cublasLtMatmulPreferenceCreate, &handle);
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
         static_cast<uint64_t>(workspaceSize));
     // The library's A and B are the other way around.
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, added);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c);
+    // A narrow result is rounded once, not for each part of a sum.
+    if (p.c_type == MGQ_BF16 || p.c_type == MGQ_F16)
+      set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+          static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   }
   Preference(const Preference &) = delete;
   Preference &operator=(const Preference &) = delete;
@@ -163,21 +194,28 @@ private:
 } // namespace
 
 static std::string textOf(const mgq_cuda_product &p) {
-  return fmt::format("product of {} x {} x {}{}", p.m, p.n, p.k,
-                     p.batch > 1 ? fmt::format(", {} of them", p.batch) : "");
+  return fmt::format("product of {} x {} x {}{}{}{}{}", p.m, p.n, p.k,
+                     p.batch > 1 ? fmt::format(", {} of them", p.batch) : "",
+                     p.epilogue & MGQ_CUDA_ADD ? ", added to a matrix" : "",
+                     p.epilogue & MGQ_CUDA_BIAS ? ", with a bias" : "",
+                     p.epilogue & MGQ_CUDA_GELU ? ", with GELU" : "");
 }
 
 struct Blas::Plan {
   explicit Plan(const mgq_cuda_product &p)
-      : description(p.a_type == MGQ_F64, p.transpose_b, p.transpose_a),
+      : description(p),
         a(p.a_type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda,
           p.batch, p.stride_a),
         b(p.b_type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb,
           p.batch, p.stride_b),
-        c(p.c_type, p.m, p.n, p.ldc, p.batch, p.stride_c) {}
+        c(p.c_type, p.m, p.n, p.ldc, p.batch, p.stride_c) {
+    if (p.epilogue & MGQ_CUDA_ADD)
+      added.emplace(p.c_type, p.m, p.n, p.ld_added, p.batch, p.stride_added);
+  }
 
   Description description;
   Layout a, b, c;
+  std::optional<Layout> added;
   cublasLtMatmulAlgo_t algorithm = {};
 };
 
@@ -205,23 +243,29 @@ static uint32_t alignmentOf(const void *first, int64_t batch, int64_t stride,
   return static_cast<uint32_t>(bits & (~bits + 1));
 }
 
-Blas::Key Blas::keyOf(const mgq_cuda_product &p, const void *a, const void *b,
-                      const void *c) {
-  return {&p, alignmentOf(a, p.batch, p.stride_a, p.a_type),
-          alignmentOf(b, p.batch, p.stride_b, p.b_type),
-          alignmentOf(c, p.batch, p.stride_c, p.c_type)};
+Blas::Key Blas::keyOf(const mgq_cuda_product &p, const ProductOperands &o) {
+  uint32_t c = alignmentOf(o.c, p.batch, p.stride_c, p.c_type);
+  uint32_t added =
+      o.added ? alignmentOf(o.added, p.batch, p.stride_added, p.c_type) : c;
+  return {&p, Alignments{alignmentOf(o.a, p.batch, p.stride_a, p.a_type),
+                         alignmentOf(o.b, p.batch, p.stride_b, p.b_type), c,
+                         added}};
 }
 
-Blas::Plan &Blas::planOf(const Key &key) {
+Blas::Plan &Blas::planOf(const Key &key, const void *bias) {
   std::unique_ptr<Plan> &plan = plans[key];
-  if (plan)
+  if (plan) {
+    plan->description.setBias(bias);
     return *plan;
-  auto made = std::make_unique<Plan>(*std::get<0>(key));
-  Preference preference(std::get<1>(key), std::get<2>(key), std::get<3>(key));
+  }
+  auto made = std::make_unique<Plan>(*key.first);
+  made->description.setBias(bias);
+  Preference preference(*key.first, key.second);
   cublasLtMatmulHeuristicResult_t best = {};
   int found = 0;
   blasCall(cublasLtMatmulAlgoGetHeuristic, handle, made->description, made->b,
-           made->a, made->c, made->c, preference, 1, &best, &found);
+           made->a, made->added ? *made->added : made->c, made->c, preference,
+           1, &best, &found);
   if (!found)
     fail("cublasLtMatmulAlgoGetHeuristic: no algorithm");
   checkBlas(best.state, "cublasLtMatmulAlgoGetHeuristic");
@@ -230,22 +274,23 @@ Blas::Plan &Blas::planOf(const Key &key) {
   return *plan;
 }
 
-void Blas::run(const mgq_cuda_product &product, const void *a, const void *b,
-               void *c, CUstream stream) {
+void Blas::run(const mgq_cuda_product &product, const ProductOperands &o,
+               CUstream stream) {
   if (product.batch == 0 || product.m == 0 || product.n == 0)
     return;
-  static constexpr float one = 1, zero = 0;
-  static constexpr double wideOne = 1, wideZero = 0;
-  bool isDouble = product.a_type == MGQ_F64;
-  const void *alpha = &one, *beta = &zero;
-  if (isDouble) {
-    alpha = &wideOne;
-    beta = &wideZero;
+  const double wide[] = {product.alpha, o.added ? 1.0 : 0.0};
+  const float narrow[] = {static_cast<float>(wide[0]),
+                          static_cast<float>(wide[1])};
+  const void *alpha = &narrow[0], *beta = &narrow[1];
+  if (product.a_type == MGQ_F64) {
+    alpha = &wide[0];
+    beta = &wide[1];
   }
   try {
-    const Plan &plan = planOf(keyOf(product, a, b, c));
-    blasCall(cublasLtMatmul, handle, plan.description, alpha, b, plan.b, a,
-             plan.a, beta, c, plan.c, c, plan.c, &plan.algorithm,
+    const Plan &plan = planOf(keyOf(product, o), o.bias);
+    blasCall(cublasLtMatmul, handle, plan.description, alpha, o.b, plan.b, o.a,
+             plan.a, beta, o.added ? o.added : o.c,
+             plan.added ? *plan.added : plan.c, o.c, plan.c, &plan.algorithm,
              workspace->as<void>(), workspaceSize, stream);
   } catch (const Error &error) {
     fail("{} ({})", error.what(), textOf(product));

@@ -5,17 +5,26 @@
 
 #include "runtime/include/rt_cuda.h"
 #include "runtime/src/cuda/Driver.h"
+#include <array>
 #include <cublasLt.h>
 #include <map>
 #include <memory>
-#include <tuple>
+#include <utility>
 
 namespace mgq::rt {
 
 struct BlasLibrary;
 
+/// What mgq_cuda_matmul gets; null: there is none.
+struct ProductOperands {
+  const void *a, *b;
+  void *c;
+  const void *added, *bias;
+};
+
 /// The products of a rank. Each table's algorithm is chosen when the product is
-/// first run, by shapes, types and how its matrices are aligned, and kept.
+/// first run, by shapes, types, epilogue and how its matrices are aligned, and
+/// kept.
 class Blas {
 public:
   /// Throws Error: no cuBLASLt, or one that is too old.
@@ -30,23 +39,23 @@ public:
   void allocate();
 
   /// Whether a product has run on matrices that are aligned like these.
-  bool knows(const mgq_cuda_product &product, const void *a, const void *b,
-             const void *c) const {
-    return plans.find(keyOf(product, a, b, c)) != plans.end();
+  bool knows(const mgq_cuda_product &product,
+             const ProductOperands &operands) const {
+    return plans.find(keyOf(product, operands)) != plans.end();
   }
   /// Enqueues a product. Throws Error, with what it is a product of.
-  void run(const mgq_cuda_product &product, const void *a, const void *b,
-           void *c, CUstream stream);
+  void run(const mgq_cuda_product &product, const ProductOperands &operands,
+           CUstream stream);
 
 private:
   struct Plan;
-  /// With the bytes, at most 16, that the matrices of a, b and c are multiples
-  /// of.
-  using Key =
-      std::tuple<const mgq_cuda_product *, uint32_t, uint32_t, uint32_t>;
-  static Key keyOf(const mgq_cuda_product &product, const void *a,
-                   const void *b, const void *c);
-  Plan &planOf(const Key &key);
+  /// The bytes, at most 16, that the matrices of a, b, c and those added are
+  /// multiples of.
+  using Alignments = std::array<uint32_t, 4>;
+  using Key = std::pair<const mgq_cuda_product *, Alignments>;
+  static Key keyOf(const mgq_cuda_product &product,
+                   const ProductOperands &operands);
+  Plan &planOf(const Key &key, const void *bias);
 
   const BlasLibrary &library;
   cublasLtHandle_t handle = nullptr;

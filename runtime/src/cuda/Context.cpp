@@ -37,9 +37,13 @@ Context::Context(int32_t place, int32_t ranksHere, bool inProcess) {
 Context::~Context() { cuGiveBack(cuDevicePrimaryCtxRelease, device); }
 
 std::string Context::name() const {
+  return fmt::format("GPU {} ({})", ordinal, model());
+}
+
+std::string Context::model() const {
   char text[128] = "?";
   cuTry(cuDeviceGetName, text, sizeof text, device);
-  return fmt::format("GPU {} ({})", ordinal, text);
+  return text;
 }
 
 std::string Context::uuid() const {

@@ -22,6 +22,8 @@ public:
 
   /// "GPU 0 (NAME)"
   std::string name() const;
+  /// "NAME"
+  std::string model() const;
   /// As nvidia-smi writes it.
   std::string uuid() const;
   /// 86: sm_86.

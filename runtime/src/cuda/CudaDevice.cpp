@@ -237,12 +237,12 @@ void CudaDevice::launch(int32_t kernel, int64_t blocks, void *const *params) {
   }
 }
 
-void CudaDevice::multiply(const mgq_cuda_product &product, const void *a,
-                          const void *b, void *c) {
-  if (!fault.empty() || (rehearsing && blas.knows(product, a, b, c)))
+void CudaDevice::multiply(const mgq_cuda_product &product,
+                          const ProductOperands &operands) {
+  if (!fault.empty() || (rehearsing && blas.knows(product, operands)))
     return;
   try {
-    blas.run(product, a, b, c, target);
+    blas.run(product, operands, target);
   } catch (const std::exception &error) {
     fault = explain(error.what());
   }
@@ -319,8 +319,9 @@ extern "C" void mgq_cuda_launch(int32_t kernel, int64_t blocks,
 }
 
 extern "C" void mgq_cuda_matmul(const mgq_cuda_product *product, const void *a,
-                                const void *b, void *c) {
-  CudaDevice::current()->multiply(*product, a, b, c);
+                                const void *b, void *c, const void *added,
+                                const void *bias) {
+  CudaDevice::current()->multiply(*product, {a, b, c, added, bias});
 }
 
 extern "C" void mgq_cuda_attention(const mgq_cuda_attention_table *table,

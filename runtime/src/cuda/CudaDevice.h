@@ -45,6 +45,7 @@ public:
 
   std::string name() const override { return context.name(); }
   std::string identity() const override { return context.uuid(); }
+  std::string model() const override { return context.model(); }
   std::string memoryShortage(int64_t bytes) override;
   std::byte *allocate(int64_t bytes) override;
   void scale(float *values, double factor, int64_t count) override;
@@ -67,8 +68,8 @@ public:
 
   // For layer functions: faults are thrown by the next leaveCall().
   void launch(int32_t kernel, int64_t blocks, void *const *params);
-  void multiply(const mgq_cuda_product &product, const void *a, const void *b,
-                void *c);
+  void multiply(const mgq_cuda_product &product,
+                const ProductOperands &operands);
   void attend(const mgq_cuda_attention_table &table, void *const *tensors);
 
   // For messages.

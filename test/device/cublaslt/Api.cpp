@@ -35,6 +35,9 @@ struct Algorithm {
 constexpr uint32_t algorithmMark = 0x6d677161;
 /// Of the algorithm that wants some.
 constexpr uint64_t someWorkspace = 1024;
+/// Of vector loads of epilogues: what algorithms are chosen for says nothing of
+/// the bias.
+constexpr uintptr_t biasAlignment = 16;
 
 template <typename State, typename Opaque>
 State &in(Opaque *opaque) {
@@ -71,7 +74,10 @@ LT_API cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-LT_API size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+LT_API size_t cublasLtGetVersion() {
+  int other = injectedFailure(__func__);
+  return other ? size_t(other) : CUBLAS_VERSION;
+}
 
 LT_API size_t cublasLtGetCudartVersion() { return CUDA_VERSION; }
 
@@ -349,8 +355,17 @@ static std::string pointerRefusal(const Product &p, const Algorithm &algorithm,
              " is not aligned to the " + std::to_string(align) +
              " bytes that the algorithm was chosen for";
   }
-  if ((p.description.epilogue & CUBLASLT_EPILOGUE_BIAS) && !p.description.bias)
-    return "the epilogue adds a bias, and none is given";
+  if (p.beta != 0 && p.C == p.D &&
+      (p.c.order != p.d.order || p.c.leading != p.d.leading ||
+       p.c.stride != p.d.stride))
+    return "C and D are the same, and have different layouts";
+  if (p.description.epilogue & CUBLASLT_EPILOGUE_BIAS) {
+    if (!p.description.bias)
+      return "the epilogue adds a bias, and none is given";
+    if (reinterpret_cast<uintptr_t>(p.description.bias) % biasAlignment)
+      return "the bias at " + describeAddress(p.description.bias) +
+             " is not aligned to " + std::to_string(biasAlignment) + " bytes";
+  }
   if (algorithm.workspaceBytes > workspaceBytes)
     return "the algorithm needs a workspace of " +
            std::to_string(algorithm.workspaceBytes) + " bytes, given " +

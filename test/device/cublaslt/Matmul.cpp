@@ -112,8 +112,10 @@ static std::string epilogueRefusal(const Product &p) {
     break;
   case CUBLASLT_EPILOGUE_GELU_AUX:
   case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-    if (!description.aux || description.auxLeading < int64_t(p.d.rows))
-      return "the epilogue needs its pointer and leading dimension";
+    if (!description.aux || description.auxLeading < int64_t(p.d.rows) ||
+        description.auxLeading % 8)
+      return "the epilogue needs its pointer and leading dimension, a multiple "
+             "of 8";
     break;
   default:
     return "epilogue " + std::to_string(description.epilogue) +
@@ -122,8 +124,9 @@ static std::string epilogueRefusal(const Product &p) {
   if (p.d.order == CUBLASLT_ORDER_ROW)
     return "epilogues need D by columns";
   int32_t type = description.biasType;
-  if (type != -1 && type != int32_t(p.d.type) && type != CUDA_R_32F)
-    return "the bias has type " + std::to_string(type);
+  if (type != -1 && type != int32_t(p.d.type))
+    return "the bias has type " + std::to_string(type) + ", D " +
+           std::to_string(p.d.type);
   return "";
 }
 

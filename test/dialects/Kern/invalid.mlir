@@ -32,3 +32,28 @@ func.func @range(%a: memref<4xf32>) {
   kern.launch @nest(%a : memref<4xf32>) size 4 chunk 4
   return
 }
+
+// -----
+
+// matmul_c2: what is added fits the result.
+func.func @addend(%a: memref<4x8xf32>, %b: memref<8x6xf32>, %c: memref<4x6xf32>, %r: memref<4x6xbf16>) {
+  // expected-error @below {{'kern.matmul' op adds 'memref<4x6xbf16>', expected the shape and element type of 'memref<4x6xf32>'}}
+  kern.matmul ins(%a, %b : memref<4x8xf32>, memref<8x6xf32>) add(%r : memref<4x6xbf16>) outs(%c : memref<4x6xf32>)
+  return
+}
+
+// -----
+
+func.func @bias(%a: memref<4x8xf32>, %b: memref<8x6xf32>, %c: memref<4x6xf32>, %v: memref<4xf32>) {
+  // expected-error @below {{'kern.matmul' op has a bias of type 'memref<4xf32>', expected 6 elements of type 'f32'}}
+  kern.matmul ins(%a, %b : memref<4x8xf32>, memref<8x6xf32>) bias(%v : memref<4xf32>) outs(%c : memref<4x6xf32>)
+  return
+}
+
+// -----
+
+func.func @integers(%a: memref<4x8xi32>, %b: memref<8x6xi32>, %c: memref<4x6xi32>) {
+  // expected-error @below {{'kern.matmul' op of elements of type 'i32' has an epilogue, which floats have only}}
+  kern.matmul ins(%a, %b : memref<4x8xi32>, memref<8x6xi32>) outs(%c : memref<4x6xi32>) {alpha = 2.0 : f64}
+  return
+}

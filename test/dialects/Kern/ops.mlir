@@ -3,11 +3,14 @@
 // Destination-style ops exist on tensors and on memrefs.
 // CHECK-LABEL: @matmul
 func.func @matmul(%x: tensor<48x64xf32>, %w: tensor<128x64xf32>, %e: tensor<48x128xf32>,
-                  %a: memref<3x8x4xbf16>, %b: memref<4x6xf32>, %c: memref<3x8x6xf32>) -> tensor<48x128xf32> {
+                  %a: memref<3x8x4xbf16>, %b: memref<4x6xf32>, %c: memref<3x8x6xf32>,
+                  %r: memref<3x8x6xf32>, %v: memref<6xf32>) -> tensor<48x128xf32> {
   // CHECK: kern.matmul transpose_b ins(%{{.*}}, %{{.*}} : tensor<48x64xf32>, tensor<128x64xf32>) outs(%{{.*}} : tensor<48x128xf32>) -> tensor<48x128xf32>
   %y = kern.matmul transpose_b ins(%x, %w : tensor<48x64xf32>, tensor<128x64xf32>) outs(%e : tensor<48x128xf32>) -> tensor<48x128xf32>
   // CHECK: kern.matmul ins(%{{.*}}, %{{.*}} : memref<3x8x4xbf16>, memref<4x6xf32>) outs(%{{.*}} : memref<3x8x6xf32>)
   kern.matmul ins(%a, %b : memref<3x8x4xbf16>, memref<4x6xf32>) outs(%c : memref<3x8x6xf32>)
+  // CHECK: kern.matmul gelu ins(%{{.*}}) add(%{{.*}} : memref<3x8x6xf32>) bias(%{{.*}} : memref<6xf32>) outs(%{{.*}} : memref<3x8x6xf32>) {alpha = 5.000000e-01 : f64}
+  kern.matmul gelu ins(%a, %b : memref<3x8x4xbf16>, memref<4x6xf32>) add(%r : memref<3x8x6xf32>) bias(%v : memref<6xf32>) outs(%c : memref<3x8x6xf32>) {alpha = 0.5 : f64}
   return %y : tensor<48x128xf32>
 }
 

@@ -33,15 +33,34 @@ module attributes {gpu.container_module} {
 // -----
 
 // A product is a constant table: types (1 is f32), flags, then batch, m, n, k, row
-// pitches, matrix pitches. Equal ones share it.
-// CHECK: llvm.mlir.global private constant @product.0({{\[}}dense<[1, 1, 1, 0, 1, 0]> : tensor<6xi32>, dense<[3, 4, 16, 8, 8, 8, 16, 32, 0, 64]> : tensor<10xi64>])
+// pitches, matrix pitches, and alpha. Equal ones share it. Nothing is added.
+// CHECK: llvm.mlir.global private constant @product.0({{\[}}dense<[1, 1, 1, 0, 1, 0]> : tensor<6xi32>, dense<[3, 4, 16, 8, 8, 8, 16, 0, 32, 0, 64, 0]> : tensor<12xi64>, 1.000000e+00])
 // CHECK-NOT: @product.1
 // CHECK-LABEL: func.func @g
-// CHECK: llvm.call @mgq_cuda_matmul
+// CHECK: %[[NONE:.*]] = llvm.mlir.zero
+// CHECK: %[[NEITHER:.*]] = llvm.mlir.zero
+// CHECK: llvm.call @mgq_cuda_matmul(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[NONE]], %[[NEITHER]])
 // CHECK: llvm.call @mgq_cuda_matmul
 func.func @g(%x: memref<3x4x8xf32>, %w: memref<16x8xf32>, %y: memref<3x4x16xf32>) attributes {nn.layer} {
   kern.matmul transpose_b ins(%x, %w : memref<3x4x8xf32>, memref<16x8xf32>) outs(%y : memref<3x4x16xf32>)
   kern.matmul transpose_b ins(%x, %w : memref<3x4x8xf32>, memref<16x8xf32>) outs(%y : memref<3x4x16xf32>)
+  return
+}
+
+// -----
+
+// The last flags are 1: adds a matrix, 2: a bias, 4: GELU. Products that differ in
+// their epilogue only differ.
+// CHECK: @product.1({{\[}}dense<[1, 1, 1, 0, 0, 5]>
+// CHECK-SAME: 5.000000e-01])
+// CHECK: @product.0({{\[}}dense<[1, 1, 1, 0, 0, 3]> : tensor<6xi32>, dense<[1, 4, 16, 8, 8, 16, 16, 20, 0, 0, 0, 0]> : tensor<12xi64>, 1.000000e+00])
+// CHECK-LABEL: func.func @epilogues
+// CHECK: memref.extract_aligned_pointer_as_index %arg3
+// CHECK: memref.extract_aligned_pointer_as_index %arg4
+// CHECK: llvm.call @mgq_cuda_matmul
+func.func @epilogues(%x: memref<4x8xf32>, %w: memref<8x16xf32>, %y: memref<4x16xf32>, %r: memref<4x16xf32, strided<[20, 1]>>, %b: memref<16xf32>) attributes {nn.layer} {
+  kern.matmul ins(%x, %w : memref<4x8xf32>, memref<8x16xf32>) add(%r : memref<4x16xf32, strided<[20, 1]>>) bias(%b : memref<16xf32>) outs(%y : memref<4x16xf32>)
+  kern.matmul gelu ins(%x, %w : memref<4x8xf32>, memref<8x16xf32>) add(%r : memref<4x16xf32, strided<[20, 1]>>) outs(%y : memref<4x16xf32>) {alpha = 0.5 : f64}
   return
 }
 

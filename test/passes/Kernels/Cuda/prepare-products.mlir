@@ -45,3 +45,52 @@ func.func @strided(%x: memref<4x8xf32, strided<[16, 2]>>, %w: memref<8x16xf32>, 
   kern.matmul ins(%x, %w : memref<4x8xf32, strided<[16, 2]>>, memref<8x16xf32>) outs(%y : memref<4x16xf32>)
   return
 }
+
+// What is added may be a constant, too.
+// CHECK-LABEL: func.func @added
+// CHECK: %[[SUM:.*]] = memref.alloc() : memref<2x2xf32>
+// CHECK: %[[BIAS:.*]] = memref.alloc() : memref<2xf32>
+// CHECK: kern.matmul ins(%arg0, %arg1 : {{.*}}) add(%[[SUM]] : memref<2x2xf32>) bias(%[[BIAS]] : memref<2xf32>)
+memref.global "private" constant @shift : memref<2xf32> = dense<[1.0, 2.0]>
+func.func @added(%x: memref<2x2xf32>, %w: memref<2x2xf32>, %y: memref<2x2xf32>) attributes {nn.layer} {
+  %r = memref.get_global @weights : memref<2x2xf32>
+  %b = memref.get_global @shift : memref<2xf32>
+  kern.matmul ins(%x, %w : memref<2x2xf32>, memref<2x2xf32>) add(%r : memref<2x2xf32>) bias(%b : memref<2xf32>) outs(%y : memref<2x2xf32>)
+  return
+}
+
+// A bias that is not aligned, an addend whose columns are not contiguous, and a
+// narrow result of wide factors become loops.
+// CHECK-LABEL: func.func @unaligned
+// CHECK-NOT: kern.matmul
+// CHECK: arith.mulf
+// CHECK: arith.addf
+func.func @unaligned(%x: memref<4x8xf32>, %w: memref<8x16xf32>, %v: memref<20xf32>, %y: memref<4x16xf32>) attributes {nn.layer} {
+  %b = memref.subview %v[2] [16] [1] : memref<20xf32> to memref<16xf32, strided<[1], offset: 2>>
+  kern.matmul ins(%x, %w : memref<4x8xf32>, memref<8x16xf32>) bias(%b : memref<16xf32, strided<[1], offset: 2>>) outs(%y : memref<4x16xf32>) {alpha = 2.0 : f64}
+  return
+}
+// CHECK-LABEL: func.func @scattered
+// CHECK-NOT: kern.matmul
+// CHECK: math.tanh
+func.func @scattered(%x: memref<4x8xf32>, %w: memref<8x16xf32>, %r: memref<4x16xf32, strided<[1, 4]>>, %y: memref<4x16xf32>) attributes {nn.layer} {
+  kern.matmul gelu ins(%x, %w : memref<4x8xf32>, memref<8x16xf32>) add(%r : memref<4x16xf32, strided<[1, 4]>>) outs(%y : memref<4x16xf32>)
+  return
+}
+// CHECK-LABEL: func.func @rounded
+// CHECK-NOT: kern.matmul
+// CHECK: math.fma {{.*}} : f32
+// CHECK: arith.truncf
+func.func @rounded(%x: memref<4x8xf32>, %w: memref<8x16xbf16>, %y: memref<4x16xbf16>) attributes {nn.layer} {
+  kern.matmul ins(%x, %w : memref<4x8xf32>, memref<8x16xbf16>) outs(%y : memref<4x16xbf16>)
+  return
+}
+
+// An aligned part of a vector, and a narrow result of narrow factors, stay.
+// CHECK-LABEL: func.func @aligned
+// CHECK: kern.matmul {{.*}} bias
+func.func @aligned(%x: memref<4x8xbf16>, %w: memref<8x16xbf16>, %v: memref<24xbf16>, %y: memref<4x16xbf16>) attributes {nn.layer} {
+  %b = memref.subview %v[8] [16] [1] : memref<24xbf16> to memref<16xbf16, strided<[1], offset: 8>>
+  kern.matmul ins(%x, %w : memref<4x8xbf16>, memref<8x16xbf16>) bias(%b : memref<16xbf16, strided<[1], offset: 8>>) outs(%y : memref<4x16xbf16>)
+  return
+}
