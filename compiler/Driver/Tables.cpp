@@ -297,10 +297,10 @@ TableWriter::Prefix TableWriter::frozenPrefix() {
   for (StringRef callee : callees)
     if (Operation *code = kernels.lookup(callee))
       os << *code << '\n';
-  // Functions of a CUDA program launch kernels by their numbers.
-  for (auto device :
-       module.lookupSymbol<ModuleOp>("kernels").getOps<gpu::GPUModuleOp>())
-    os << device << '\n';
+  // Functions of a CUDA program name kernels and products by numbers.
+  auto code = module.lookupSymbol<ModuleOp>("kernels");
+  if (!code.getOps<gpu::GPUModuleOp>().empty())
+    os << code << '\n';
   auto table = [&](ArrayRef<int64_t> numbers) {
     SmallVector<Constant *> list;
     for (int64_t number : numbers)

@@ -50,7 +50,7 @@ def Kern_MatmulOp : Kern_DestinationOp<"matmul", [AttrSizedOperandSegments]> {
     rounded once to the element type of `c`, which may then be that of `a` and
     `b`. `addend` is like `c`, `bias` has one element per column of `c`
     (matmul_c2), both of c's element type; `gelu` is the tanh approximation.
-    Where `c` may then lie is another buffer than the addend's.
+    The buffers of `c` and `addend` do not overlap.
 
     As memrefs, operands have a static layout; the last dimension need not be
     contiguous.

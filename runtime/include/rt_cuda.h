@@ -119,8 +119,8 @@ enum {
 /* C[i] = epilogue(alpha op(A[i]) op(B[i])) for i in [0, batch), row-major:
  * op(A) is m x k, op(B) is k x n, C is m x n. Sums are in f32 (f64 for f64).
  * What is added has C's type; a matrix does not overlap C, a bias begins at a
- * multiple of 16 bytes. Tables of constants: the address of one may serve as the
- * key of what was chosen for it. */
+ * multiple of 16 bytes. Tables of constants: the address of one may serve as
+ * the key of what was chosen for it. */
 typedef struct mgq_cuda_product {
   int32_t a_type, b_type, c_type; /* mgq_type; a_type == b_type: F32, BF16, F16
                                      or F64; c_type: F32, F64, BF16 or F16 */

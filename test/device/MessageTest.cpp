@@ -427,7 +427,9 @@ TEST_F(Messages, WaitingEnds) {
 }
 
 TEST_F(Messages, RanksHaveDevicesOfTheirOwn) {
-  std::vector<Result> results = runWith("same_device", 2);
+  // The other may come when the first has gone, and wait for it.
+  std::vector<Result> results =
+      runWith("same_device", 2, {"MGQ_FAKE_TIMEOUT=2"});
   EXPECT_THAT(together(results),
               HasSubstr("NCCL rank 0: rank 1 has the same device, 0"));
 }

@@ -25,7 +25,6 @@
 
 #include "runtime/include/rt.h"
 #include "runtime/src/common/Device.h"
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 

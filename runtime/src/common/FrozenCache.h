@@ -49,6 +49,7 @@ public:
   /// Waits for values that are on their way from the device, and stores them.
   void flush();
 
+  bool handles(int32_t call) const override { return running->frozen[call]; }
   bool skips(int32_t call, void *const *args) override;
   void ran(int32_t call, void *const *args) override;
 

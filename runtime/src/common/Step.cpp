@@ -146,7 +146,11 @@ void StepRunner::record() {
     running = &entry;
     additions.clear();
     if (kind == MGQ_OP_FORWARD)
-      parts.executor.record(*entry.runnable);
+      parts.executor.record(*entry.runnable, nullptr,
+                            cache ? cache->filter(entry.op->chunk,
+                                                  entry.op->micro_batch,
+                                                  /*record=*/0, /*step=*/0)
+                                  : nullptr);
     else if (kind == MGQ_OP_BACKWARD || kind == MGQ_OP_WEIGHT)
       parts.executor.record(*entry.runnable, this);
   }

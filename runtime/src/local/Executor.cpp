@@ -258,14 +258,35 @@ void Executor::enqueuePart() {
   }
 }
 
+/// A call that may be skipped.
+void Executor::enqueueFiltered(const Runnable &runnable, int32_t index,
+                               CallHook *hook, CallFilter &filter) {
+  void *const *args = runnable.pointers.data() + runnable.firstPointer[index];
+  if (filter.skips(index, args))
+    return;
+  callKernel(runnable, index);
+  device().leaveCall(runnable.sequence->calls[index].name);
+  pulse();
+  filter.ran(index, args);
+  if (hook)
+    hook->afterCall(index);
+}
+
 /// Calls are given to the accelerator at once, up to one whose hook enqueues
-/// more: messages begin there.
+/// more, since messages begin there, or that a filter handles.
 void Executor::enqueueParts(const Runnable &runnable, CallHook *hook,
-                            bool finishes) {
+                            CallFilter *filter, bool finishes) {
   const mgq_sequence &sequence = *runnable.sequence;
   for (int32_t first = 0, end; first < sequence.call_count; first = end) {
     end = first + 1;
-    while (end < sequence.call_count && !(hook && hook->enqueuesMore(end - 1)))
+    if (filter && filter->handles(first)) {
+      if (finishes)
+        enqueueFiltered(runnable, first, hook, *filter);
+      continue;
+    }
+    while (end < sequence.call_count &&
+           !(hook && hook->enqueuesMore(end - 1)) &&
+           !(filter && filter->handles(end)))
       ++end;
     part = {&runnable, first, end, hook};
     key.clear();
@@ -285,9 +306,10 @@ void Executor::enqueueParts(const Runnable &runnable, CallHook *hook,
   }
 }
 
-void Executor::record(const Runnable &runnable, CallHook *hook) {
+void Executor::record(const Runnable &runnable, CallHook *hook,
+                      CallFilter *filter) {
   recorded = true;
-  enqueueParts(runnable, hook, /*finishes=*/false);
+  enqueueParts(runnable, hook, filter, /*finishes=*/false);
 }
 
 void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
@@ -295,8 +317,8 @@ void Executor::run(const Runnable &runnable, Phase phase, int32_t microBatch,
   const mgq_sequence &sequence = *runnable.sequence;
   if (phase == Phase::Forward && runnable.chunk >= 0)
     ++forwards[runnable.chunk];
-  if (recorded && !timed && !filter && &runnable != prepareFrozen)
-    return enqueueParts(runnable, hook, /*finishes=*/true);
+  if (recorded && !timed && &runnable != prepareFrozen)
+    return enqueueParts(runnable, hook, filter, /*finishes=*/true);
   int32_t mark = timed ? timed->mark() : 0;
   for (int32_t i = 0; i < sequence.call_count; ++i) {
     const mgq_call &call = sequence.calls[i];

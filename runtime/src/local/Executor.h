@@ -45,6 +45,8 @@ struct RandomKey {
 class CallFilter {
 public:
   virtual ~CallFilter() = default;
+  /// Whether the others may be true of a call; else neither is asked.
+  virtual bool handles(int32_t call) const = 0;
   /// Does what a call would, and returns true; or false: it must run.
   virtual bool skips(int32_t call, void *const *args) = 0;
   /// A call has run.
@@ -103,9 +105,10 @@ public:
            CallHook *hook = nullptr, CallFilter *filter = nullptr);
 
   /// An accelerator that is recording, see there: records what run() with that
-  /// hook enqueues, but for what its finish() does. From then on run() uses
-  /// what is recorded.
-  void record(const Runnable &runnable, CallHook *hook = nullptr);
+  /// hook and filter enqueues, but for what finish() does and the calls that
+  /// the filter handles. From then on run() uses what is recorded.
+  void record(const Runnable &runnable, CallHook *hook = nullptr,
+              CallFilter *filter = nullptr);
   /// The same for what depends on no micro-batch.
   void recordCommon() { record(*prepareTrainable); }
   /// Whether calls run other kernels in this step than in the one before.
@@ -156,7 +159,10 @@ private:
                 double start, double seconds);
   mgq_kernel kernelOf(const mgq_call &call) const;
   void callKernel(const Runnable &runnable, int32_t index);
-  void enqueueParts(const Runnable &runnable, CallHook *hook, bool finishes);
+  void enqueueParts(const Runnable &runnable, CallHook *hook,
+                    CallFilter *filter, bool finishes);
+  void enqueueFiltered(const Runnable &runnable, int32_t index, CallHook *hook,
+                       CallFilter &filter);
   void enqueuePart();
 
   int64_t step = 0;
