@@ -60,7 +60,7 @@ def check_faults(test, program, data):
     for failure, expected in (
         ("mgq_cudnn_open:1:2", "mgq_cudnn_open: CUDNN_STATUS_INTERNAL_ERROR (attention of 2 x 4 "),
         ("mgq_cudnn_backward:1:2", "mgq_cudnn_backward: CUDNN_STATUS_EXECUTION_FAILED (attention"),
-        ("mgq_cudnn_forward:30:2", "in layer function "),
+        ("mgq_cudnn_forward:14:2", "in layer function "),
     ):
         text, code = start(test, program, data, MGQ_FAKE_FAIL=failure)
         lines = [line for line in text.splitlines() if line.startswith("error: ")]
