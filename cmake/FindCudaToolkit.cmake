@@ -73,3 +73,30 @@ else()
     message(STATUS "CUDA: ${MGQ_CUDA_TOOLKIT}, headers in ${MGQ_CUDA_HEADERS}")
   endif()
 endif()
+
+# The cudnn frontend and cuDNN's headers, which libmgq_cudnn.so is made with.
+# Sets MGQ_CUDNN_HEADERS: folders; empty: not found. MGQ_CUDNN_FRONTEND, a cache
+# variable, says where cudnn_frontend.h is if not in build/venv.
+set(MGQ_CUDNN_FRONTEND "" CACHE PATH "Folder of cudnn_frontend.h")
+set(MGQ_CUDNN_HEADERS "")
+if(MGQ_CUDA_HEADERS)
+  file(GLOB packages "${PROJECT_BINARY_DIR}/venv/lib/python*/site-packages")
+  set(frontends ${MGQ_CUDNN_FRONTEND})
+  set(cudnns ${MGQ_CUDA_HEADERS})
+  foreach(package ${packages})
+    list(APPEND frontends ${package}/include)
+    list(APPEND cudnns ${package}/nvidia/cudnn/include)
+  endforeach()
+  find_path(frontend cudnn_frontend.h NO_CACHE NO_DEFAULT_PATH
+    PATHS ${frontends})
+  find_path(cudnn cudnn.h NO_CACHE NO_DEFAULT_PATH PATHS ${cudnns})
+  if(frontend AND cudnn)
+    set(MGQ_CUDNN_HEADERS ${frontend} ${cudnn})
+  elseif(NOT CudaToolkit_FIND_QUIETLY)
+    message(STATUS "cuDNN: no headers (cudnn_frontend.h, cudnn.h); "
+      "scripts/setup.sh --cuda installs them. Programs compute attention by "
+      "kernels of their own")
+  endif()
+  unset(frontend)
+  unset(cudnn)
+endif()

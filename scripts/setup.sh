@@ -72,8 +72,13 @@ if [ -n "$with_cuda" ]; then
   wanted=$(cat scripts/requirements-cuda.txt)
   if is_toolkit "$toolkit"; then
     echo "setup.sh: CUDA toolkit in $toolkit"
-  elif [ "$wanted" != "$(cat "$stamp" 2>/dev/null)" ]; then
-    "${pip[@]}" --no-deps -r scripts/requirements-cuda.txt
+    # No toolkit has the frontend of cuDNN.
+    wanted=$(grep '^nvidia-cudnn-frontend' scripts/requirements-cuda.txt)
+  fi
+  if [ "$wanted" != "$(cat "$stamp" 2>/dev/null)" ]; then
+    # Words are requirements.
+    # shellcheck disable=SC2086
+    "${pip[@]}" --no-deps $wanted
     echo "$wanted" >"$stamp"
   fi
 fi

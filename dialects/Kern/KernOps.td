@@ -126,6 +126,27 @@ def Kern_AttentionGradOp : Kern_DestinationOp<"attention_grad", [AttrSizedOperan
   }];
 }
 
+def Kern_DeviceAttentionOp : Kern_Op<"device_attention", [AttrSizedOperandSegments]> {
+  let summary = "attention on a device, by a library or by kernels of the module";
+  let description = [{
+    Operands are buffers in the order of runtime/include/rt_cuda.h
+    (mgq_cuda_attention_tensor): `backward` has scratch and gradients. `kernels`
+    compute it, one after the other, on as many `blocks`; with `library`, the
+    runtime may ask a library instead.
+  }];
+  let arguments = (ins AnyMemRef:$q, AnyMemRef:$k, AnyMemRef:$v, Optional<AnyMemRef>:$mask,
+                       AnyMemRef:$result, Variadic<AnyMemRef>:$backward,
+                       SymbolRefArrayAttr:$kernels, DenseI64ArrayAttr:$blocks,
+                       F64Attr:$scale, UnitAttr:$causal, UnitAttr:$causal_from_end,
+                       UnitAttr:$library);
+  let assemblyFormat = [{
+    (`library` $library^)? $kernels `on` $blocks
+    `(` $q `,` $k `,` $v (`mask` $mask^)? `,` $result (`backward` $backward^)?
+      `:` type($q) `,` type($k) `,` type($v) (`mask` type($mask)^)? `,` type($result) (`backward` type($backward)^)? `)`
+    attr-dict
+  }];
+}
+
 def Kern_LoopsOp : Kern_DestinationOp<"loops", [
     AttrSizedOperandSegments, IsolatedFromAbove, SingleBlock, NoTerminator]> {
   let summary = "loops on buffers, as one op among tensors";

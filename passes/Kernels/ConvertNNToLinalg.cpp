@@ -139,7 +139,9 @@ struct ConvertNNToLinalgPass
 
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    Lowering lowering(module, fusedAttention);
+    Lowering lowering(module, tiledAttention   ? AttentionForm::Tiled
+                              : fusedAttention ? AttentionForm::Fused
+                                               : AttentionForm::Products);
     declareIndexError(module);
     for (auto function : module.getOps<func::FuncOp>()) {
       if (!function->hasAttr(nn::kLayerAttr) || function.isExternal())

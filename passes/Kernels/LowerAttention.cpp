@@ -1,11 +1,13 @@
-//===- LowerAttention.cpp - Attention by products and a softmax -----------===//
+//===- LowerAttention.cpp - Attention whole, or by products and a softmax -===//
 //
-// The form for any type and shape: scores are materialised. Query heads that
-// share a key head are rows of one product.
+// Where the target has kernels for its types and sizes, attention stays whole
+// (WholeAttention.h). Else it takes the form for any type and shape: scores are
+// materialised. Query heads that share a key head are rows of one product.
 //
 //===----------------------------------------------------------------------===//
 
 #include "passes/Kernels/Lowering.h"
+#include "passes/Kernels/WholeAttention.h"
 
 #include "mlir/Dialect/Math/IR/Math.h"
 
@@ -135,18 +137,11 @@ static Value factor(Lowering &l, OpTy op, Value operand) {
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::AttentionOp op) {
+  if (keepAttention(l, op))
+    return success();
   Attention a(l, op);
   Value q = factor(l, op, op.getQ()), k = factor(l, op, op.getK()),
         v = factor(l, op, op.getV());
-  if (l.keepsAttention(elementOf(q), a.mask)) {
-    Value init = l.empty(shapeOf(op.getResult()), elementOf(op.getResult()));
-    l.set(op, kern::AttentionOp::create(
-                  l.builder, l.loc, init.getType(), q, k, v, a.mask, init,
-                  op.getScaleAttr(), op.getCausalAttr(),
-                  op.getCausalFromEndAttr(), op.getSoftcapAttr())
-                  .getResult(0));
-    return success();
-  }
   Value p = probabilities(l, a, scoresOf(l, a, q, k));
   Value result = l.product(a.queryRows(l, p, a.keys),
                            a.keyRows(l, v, a.valueWidth), false, false);
@@ -192,26 +187,12 @@ static Value scoreGradients(Lowering &l, const Attention &a, Value p, Value dp,
 }
 
 LogicalResult kernels::lower(Lowering &l, nn::AttentionGradOp op) {
+  if (keepAttention(l, op))
+    return success();
   Attention a(l, op);
   Value q = factor(l, op, op.getQ()), k = factor(l, op, op.getK()),
         v = factor(l, op, op.getV());
   Value grad = factor(l, op, op.getGrad());
-  if (l.keepsAttention(elementOf(q), a.mask)) {
-    SmallVector<Value> inits;
-    SmallVector<Type> types;
-    for (Value result : op->getResults()) {
-      inits.push_back(l.empty(shapeOf(result), elementOf(result)));
-      types.push_back(inits.back().getType());
-    }
-    auto kernel = kern::AttentionGradOp::create(
-        l.builder, l.loc, types, q, k, v, factor(l, op, op.getResult()), grad,
-        a.mask, inits, op.getScaleAttr(), op.getCausalAttr(),
-        op.getCausalFromEndAttr(), op.getSoftcapAttr());
-    for (auto [result, value] :
-         llvm::zip_equal(op->getResults(), kernel.getResults()))
-      l.set(result, value);
-    return success();
-  }
   Value scores = scoresOf(l, a, q, k);
   Value p = probabilities(l, a, scores);
   Value rows = a.queryRows(l, grad, a.valueWidth);

@@ -533,7 +533,7 @@ static LogicalResult lowerFunction(func::FuncOp function, bool keepProducts) {
       result = lowerCopy(copy);
     else if (auto linalgOp = dyn_cast<linalg::LinalgOp>(op))
       result = lowerLinalg(linalgOp);
-    else if (isa<kern::AttentionOp, kern::AttentionGradOp>(op))
+    else if (isa<kern::AttentionOp, kern::AttentionGradOp>(op) && !keepProducts)
       result = op->emitOpError("was left by kern-lower-matmul: no kernel for "
                                "these operands");
     if (failed(result))

@@ -14,6 +14,8 @@
 
 #include "dialects/Kern/Kern.h"
 #include "dialects/NN/NN.h"
+#include "passes/Kernels/Pipeline.h"
+
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/IR/AffineExpr.h"
 #include "mlir/IR/Builders.h"
@@ -134,11 +136,11 @@ public:
 /// State of the lowering of one function.
 class Lowering {
 public:
-  Lowering(mlir::ModuleOp module, bool fusedAttention)
-      : module(module), builder(module.getContext()),
-        fusedAttention(fusedAttention) {}
+  Lowering(mlir::ModuleOp module, AttentionForm attention)
+      : module(module), attention(attention), builder(module.getContext()) {}
 
   mlir::ModuleOp module;
+  const AttentionForm attention;
   mlir::OpBuilder builder;
   /// Of the op being lowered.
   Location loc = builder.getUnknownLoc();
@@ -152,12 +154,6 @@ public:
   Value getStored(Value value) const;
   void set(Value value, Value lowered) { values[value] = lowered; }
   llvm::DenseMap<Value, Value> values;
-  /// Whether attention on this type becomes kern.attention.
-  bool keepsAttention(Type element, Value mask) const {
-    return fusedAttention && element.isF32() &&
-           (!mask || elementOf(mask).isF32() || elementOf(mask).isInteger(1));
-  }
-
   RankedTensorType type(ArrayRef<int64_t> shape, Type element) {
     return RankedTensorType::get(shape, signless(element));
   }
@@ -201,7 +197,6 @@ public:
   Value nodeNameAddress(ScalarBuilder &scalars, mlir::StringRef symbol);
 
 private:
-  bool fusedAttention;
   llvm::StringMap<std::string> strings;
   int nextString = 0;
 };

@@ -21,7 +21,9 @@ def ConvertNNToLinalgPass : Pass<"convert-nn-to-linalg", "::mlir::ModuleOp"> {
   }];
   let options = [
     Option<"fusedAttention", "fused-attention", "bool", /*default=*/"false",
-           "Keep f32 attention whole, as kern.attention and kern.attention_grad">
+           "Keep f32 attention whole, as kern.attention and kern.attention_grad">,
+    Option<"tiledAttention", "tiled-attention", "bool", /*default=*/"false",
+           "Keep attention of f32, f16 and bf16 whole, in the types that a GPU's library takes">
   ];
   let dependentDialects = [
     "::mgq::kern::KernDialect", "::mlir::arith::ArithDialect",

@@ -14,10 +14,11 @@ using namespace mlir;
 using namespace mgq::kernels;
 
 void mgq::kernels::buildTensorPipeline(OpPassManager &passes,
-                                       bool fusedAttention) {
+                                       AttentionForm attention) {
   passes.addPass(createSinkCastsPass());
   ConvertNNToLinalgPassOptions convert;
-  convert.fusedAttention = fusedAttention;
+  convert.fusedAttention = attention == AttentionForm::Fused;
+  convert.tiledAttention = attention == AttentionForm::Tiled;
   passes.addPass(createConvertNNToLinalgPass(convert));
   // Equal subexpressions become one value before fusion counts users.
   passes.addPass(createCSEPass());
@@ -46,7 +47,8 @@ static std::string familyOf(StringRef cpu) {
 
 void mgq::kernels::buildCpuKernelPipeline(OpPassManager &passes,
                                           const CpuOptions &options) {
-  buildTensorPipeline(passes, options.fusedAttention);
+  buildTensorPipeline(passes, options.fusedAttention ? AttentionForm::Fused
+                                                     : AttentionForm::Products);
   buildBufferPipeline(passes);
   // Products of f32 are calls of generated kernels; loops take the others.
   LowerMatmulPassOptions matmul;

@@ -46,9 +46,16 @@ struct CpuOptions {
   bool optimizer = true;
 };
 
+/// What attention becomes.
+enum class AttentionForm {
+  Products, ///< and a softmax
+  Fused,    ///< f32 is kept whole for kern-lower-matmul
+  Tiled     ///< floats up to f32 are kept whole for cuda-tile-attention
+};
+
 /// Adds the passes on tensors, and then those to buffers, which all targets
 /// share.
-void buildTensorPipeline(mlir::OpPassManager &pm, bool fusedAttention);
+void buildTensorPipeline(mlir::OpPassManager &pm, AttentionForm attention);
 void buildBufferPipeline(mlir::OpPassManager &pm);
 
 /// Adds the passes above to `pm`, a pass manager of the module of layers.

@@ -18,6 +18,7 @@
 #define MGQ_RUNTIME_INCLUDE_RT_CUDA_H
 
 #include "runtime/include/rt.h"
+#include "runtime/include/rt_cudnn.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -138,6 +139,44 @@ typedef struct mgq_cuda_product {
 void mgq_cuda_matmul(const mgq_cuda_product *product, const void *a,
                      const void *b, void *c, const void *added,
                      const void *bias);
+
+/* Attention, forward or backward: the tensors below at their first elements,
+ * laid out as `problem` says. */
+typedef enum mgq_cuda_attention_tensor {
+  MGQ_ATTENTION_Q,
+  MGQ_ATTENTION_K,
+  MGQ_ATTENTION_V,
+  MGQ_ATTENTION_BIAS, /* null: there is none. Booleans hide where 0. */
+  MGQ_ATTENTION_RESULT,
+  /* Only backward has the rest. Scratch first, f32 [batch, heads,
+   * query_length]: statistics of rt_cudnn.h, and sums of grad * result over
+   * rows. */
+  MGQ_ATTENTION_STATS,
+  MGQ_ATTENTION_SUMS,
+  /* Scratch like the result; null where `library` is 0. */
+  MGQ_ATTENTION_SPARE,
+  MGQ_ATTENTION_GRAD, /* of the result */
+  MGQ_ATTENTION_GRAD_Q,
+  MGQ_ATTENTION_GRAD_K,
+  MGQ_ATTENTION_GRAD_V,
+  MGQ_ATTENTION_TENSORS
+} mgq_cuda_attention_tensor;
+
+/* A table of constants: its address may serve as the key of what was chosen for
+ * it. */
+typedef struct mgq_cuda_attention_table {
+  mgq_cudnn_problem problem; /* `backward` tells what the call is */
+  int32_t library;           /* 1: cuDNN may compute it */
+  /* What does else: kernels, run one after the other, whose parameters are the
+   * tensors, forward up to the result. */
+  int32_t kernel_count;
+  int32_t kernels[3];
+  int32_t reserved;
+  int64_t blocks[3];
+} mgq_cuda_attention_table;
+
+void mgq_cuda_attention(const mgq_cuda_attention_table *table,
+                        void *const *tensors);
 
 /*===--- Generated, called by the runtime
  * -----------------------------------===*/

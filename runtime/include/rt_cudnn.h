@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* Raised whenever something below changes. */
-#define MGQ_CUDNN_ABI_VERSION 1
+#define MGQ_CUDNN_ABI_VERSION 2
 
 #define MGQ_CUDNN_LIBRARY "libmgq_cudnn.so"
 
@@ -48,7 +48,8 @@ typedef struct mgq_cudnn_problem {
 typedef enum mgq_cudnn_status {
   MGQ_CUDNN_DONE,
   MGQ_CUDNN_REFUSED, /* cuDNN does not take such a problem */
-  MGQ_CUDNN_FAILED   /* `error` has cuDNN's text */
+  MGQ_CUDNN_FAILED,  /* `error` has cuDNN's text */
+  MGQ_CUDNN_MISSING  /* no cuDNN can be loaded; `error` says why */
 } mgq_cudnn_status;
 
 typedef struct mgq_cudnn_attention mgq_cudnn_attention;
@@ -67,7 +68,7 @@ typedef struct mgq_cudnn_tensors {
   void *workspace;
 } mgq_cudnn_tensors;
 
-/* cuDNN's version, 91900 for 9.19.0. */
+/* cuDNN's version, 91900 for 9.19.0; 0: none can be loaded. */
 typedef int64_t (*mgq_cudnn_version_fn)(void);
 
 /* Plans a problem for the current context's device. */

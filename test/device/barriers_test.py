@@ -3,8 +3,7 @@
 
   barriers_test.py --cuda-object PATH --twin PATH --device DIR
 
-Cases of test/kernels/op_cases.py whose rows are reduced by whole blocks or
-warps are compiled for CUDA. They run on the test device with all barriers,
+Rows that are reduced by whole blocks or warps, and attention, are compiled for CUDA. They run on the test device with all barriers,
 without a report; then, once for each barrier, on twins that lack it: a race must
 be reported.
 """
@@ -30,9 +29,11 @@ REPORT = "mgq test device: "
 
 
 def cases():
-    """Rows that take a block, with one reduction and with several."""
+    """Rows that take a block, with one reduction and with several; attention of more
+    than one tile."""
     x = np.random.default_rng(1).standard_normal((3, 2048)).astype(np.float32)
     scale = np.ones(2048, np.float32)
+    tokens = x[:1, : 130 * 8].reshape(1, 1, 130, 8)
     attributes = "{axis = 1 : i64, epsilon = 1.0e-5 : f64}"
     return [
         Case("softmax_rows", "%r = nn.softmax %0 axis 1 : {types}", [x], [x]),
@@ -40,6 +41,11 @@ def cases():
              [x, scale], [x]),
         Case("layer_norm_rows", f"%r = nn.layer_norm %0 scale %1 bias %2 {attributes} : {{types}}",
              [x, scale, scale], [x]),
+        Case("attention", "%r = nn.attention %0, %1, %2 {scale = 1.0 : f64} : {types}",
+             [tokens] * 3, [tokens]),
+        Case("attention_grad",
+             "%r:3 = nn.attention_grad %0, %1, %2, %3, %4 {scale = 1.0 : f64} : {types}",
+             [tokens] * 5, [tokens] * 3),
     ]
 
 

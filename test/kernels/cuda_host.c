@@ -120,6 +120,99 @@ void mgq_cuda_launch(int32_t kernel, int64_t blocks, void *const *params) {
   synchronize(); /* so that a fault is that kernel's */
 }
 
+/*===--- Attention
+ * ----------------------------------------------===*/
+
+/* An entry point of libmgq_cudnn.so. */
+static void *cudnn(const char *name) {
+  static void *handle;
+  void *found;
+  if (!handle)
+    handle = dlopen(MGQ_CUDNN_LIBRARY, RTLD_NOW);
+  found = handle ? dlsym(handle, name) : NULL;
+  if (!found) {
+    fprintf(stderr, "no %s: %s\n", name, dlerror());
+    exit(1);
+  }
+  return found;
+}
+
+static void cudnn_check(int32_t status, const char *text) {
+  if (status == MGQ_CUDNN_DONE)
+    return;
+  fprintf(stderr, "cuDNN: %s\n", text);
+  exit(1);
+}
+
+/* Whether cuDNN takes the problem; then it has computed it. */
+static int cudnn_attention(const mgq_cuda_attention_table *table,
+                           void *const *tensors) {
+  char text[512] = "";
+  mgq_cudnn_attention *handle = NULL;
+  mgq_cudnn_tensors all;
+  uint64_t workspace;
+  int32_t backward = table->problem.backward;
+  int32_t status = ((mgq_cudnn_open_fn)cudnn(MGQ_CUDNN_OPEN))(
+      MGQ_CUDNN_ABI_VERSION, &table->problem, &handle, text, sizeof text);
+  if (status == MGQ_CUDNN_REFUSED)
+    return 0;
+  cudnn_check(status, text);
+  workspace = test_alloc(
+      ((mgq_cudnn_workspace_fn)cudnn(MGQ_CUDNN_WORKSPACE))(handle, backward));
+  memset(&all, 0, sizeof all);
+  all.q = tensors[MGQ_ATTENTION_Q];
+  all.k = tensors[MGQ_ATTENTION_K];
+  all.v = tensors[MGQ_ATTENTION_V];
+  all.bias = tensors[MGQ_ATTENTION_BIAS];
+  all.workspace = (void *)(uintptr_t)workspace;
+  all.result = tensors[backward ? MGQ_ATTENTION_SPARE : MGQ_ATTENTION_RESULT];
+  if (backward)
+    all.stats = (float *)tensors[MGQ_ATTENTION_STATS];
+  cudnn_check(((mgq_cudnn_run_fn)cudnn(MGQ_CUDNN_FORWARD))(
+                  handle, stream, &all, text, sizeof text),
+              text);
+  if (backward) {
+    all.result = tensors[MGQ_ATTENTION_RESULT];
+    all.grad = tensors[MGQ_ATTENTION_GRAD];
+    all.grad_q = tensors[MGQ_ATTENTION_GRAD_Q];
+    all.grad_k = tensors[MGQ_ATTENTION_GRAD_K];
+    all.grad_v = tensors[MGQ_ATTENTION_GRAD_V];
+    cudnn_check(((mgq_cudnn_run_fn)cudnn(MGQ_CUDNN_BACKWARD))(
+                    handle, stream, &all, text, sizeof text),
+                text);
+  }
+  synchronize();
+  test_free(workspace);
+  ((mgq_cudnn_close_fn)cudnn(MGQ_CUDNN_CLOSE))(handle);
+  return 1;
+}
+
+static int uses_cudnn, cudnn_calls;
+/* Whether cuDNN computes what it takes from here on; returns how many calls it
+ * has computed, -1: there is no cuDNN. */
+int test_use_cudnn(int use) {
+  void *library = use ? dlopen(MGQ_CUDNN_LIBRARY, RTLD_NOW) : NULL;
+  if (use && !library)
+    return -1;
+  uses_cudnn = use;
+  return cudnn_calls;
+}
+
+void mgq_cuda_attention(const mgq_cuda_attention_table *table,
+                        void *const *tensors) {
+  void *params[MGQ_ATTENTION_TENSORS];
+  int32_t i, count =
+      table->problem.backward ? MGQ_ATTENTION_TENSORS : MGQ_ATTENTION_RESULT + 1;
+  if (uses_cudnn && table->library && cudnn_attention(table, tensors)) {
+    ++cudnn_calls;
+    return;
+  }
+  for (i = 0; i < count; ++i)
+    params[i] = (void *)(tensors + i);
+  for (i = 0; i < table->kernel_count; ++i)
+    mgq_cuda_launch(table->kernels[i], table->blocks[i], params);
+}
+
 /*===--- Products, on the host
  * ----------------------------------------------===*/
 

@@ -153,6 +153,24 @@ def check_optimizer(device):
         np.testing.assert_array_equal(scaled, (g.astype(np.float64) * (1 / 3)).astype(np.float32))
 
 
+def check_library(device, sizes, cases):
+    """Attention of narrow floats once more, by cuDNN, where it is there."""
+    cases = [case for case in cases if case.name.startswith("attention_")]
+    if not cases or not device.library.test_use_cudnn(1) >= 0:
+        return 0
+    failures = 0
+    for case in cases:
+        try:
+            check(case, device.run(case, sizes[case.name]))
+        except AssertionError as error:
+            failures += 1
+            print(f"FAIL {case.name} by cuDNN: {str(error).strip()}", file=sys.stderr)
+    calls = device.library.test_use_cudnn(0)
+    print(f"cuDNN computed {calls} cases")
+    assert calls > 0, "cuDNN took no case"
+    return failures
+
+
 def run_cases(library, sizes, cases):
     """In this process, which has the device's environment."""
     device, failures = Device(library), 0
@@ -162,6 +180,7 @@ def run_cases(library, sizes, cases):
         except AssertionError as error:
             failures += 1
             print(f"FAIL {case.name}: {str(error).strip()}", file=sys.stderr)
+    failures += check_library(device, sizes, cases)
     check_optimizer(device)
     device.library.test_close()
     print(f"{len(cases) - failures} passed, {failures} failed")

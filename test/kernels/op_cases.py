@@ -454,13 +454,17 @@ def attention(q, k, v, scale, causal, softcap, mask):
 
 
 for dtype in FLOATS:
-    for name, heads, kv, tq, tk, causal, softcap, mask in (
+    for name, heads, kv, tq, tk, causal, softcap, mask, *widths in (
         ("plain", 4, 4, 9, 13, None, 0, None), ("grouped", 6, 2, 11, 11, 0, 0, None),
-        ("from_end", 2, 1, 5, 12, 7, 0, None), ("bool", 2, 2, 8, 10, None, 0, "bool"),
-        ("bias", 2, 2, 8, 10, None, 0, "float"), ("cap", 2, 2, 8, 8, 0, 5.0, None),
+        ("from_end", 2, 1, 5, 12, 7, 0, None), ("bool", 2, 2, 8, 10, None, 0, "bool", 16, 8),
+        ("bias", 2, 2, 8, 10, 2, 0, "float", 8, 16), ("cap", 2, 2, 8, 8, 0, 5.0, None),
+        # Several tiles of queries and keys, widths that are no round numbers.
+        ("tiles", 2, 1, 70, 131, 61, 0, None, 24, 8), ("odd", 1, 1, 20, 40, None, 0, "bool", 7, 9),
+        ("wide", 1, 1, 17, 20, 3, 0, "bool", 256, 136), ("blind", 2, 2, 24, 9, -15, 0, "bool", 8, 8),
     ):
-        q, k, v = normal((2, heads, tq, 16), dtype), normal((2, kv, tk, 16), dtype), normal((2, kv, tk, 12), dtype)
-        g = normal((2, heads, tq, 12), dtype)
+        width, value_width = widths or (16, 12)
+        q, k = normal((2, heads, tq, width), dtype), normal((2, kv, tk, width), dtype)
+        v, g = normal((2, kv, tk, value_width), dtype), normal((2, heads, tq, value_width), dtype)
         m = None
         if mask == "bool":
             m = random.integers(0, 2, (2, 1, tq, tk)).astype(bool)

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "passes/Kernels/Cuda/CallAttention.h"
 #include "passes/Kernels/Cuda/Passes.h"
 #include "passes/Kernels/Cuda/Products.h"
 #include "passes/Kernels/HandKernels.h"
@@ -224,6 +225,12 @@ struct CudaCallRuntimePass
     for (kern::MatmulOp op : products)
       if (failed(calls.call(op)))
         return signalPassFailure();
+    AttentionCalls attention(getOperation());
+    SmallVector<kern::DeviceAttentionOp> attentions;
+    getOperation().walk(
+        [&](kern::DeviceAttentionOp op) { attentions.push_back(op); });
+    for (kern::DeviceAttentionOp op : attentions)
+      attention.call(op);
   }
 };
 } // namespace

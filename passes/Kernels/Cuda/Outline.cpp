@@ -471,7 +471,7 @@ bool Kernels::writes(gpu::LaunchFuncOp launch, unsigned index) {
   return found;
 }
 
-/// Fails if a kernel or a product that runs between a load and `user`, which is
+/// Fails if a kernel, product or attention that runs between a load and `user`, which is
 /// to repeat it, writes the buffer.
 LogicalResult Kernels::checkLoads(const Inputs &inputs, Operation *user) {
   for (Operation *op : inputs.cloned) {
@@ -480,8 +480,10 @@ LogicalResult Kernels::checkLoads(const Inputs &inputs, Operation *user) {
       continue;
     Value root = rootOf(load.getMemRef());
     for (Operation *next = load; next != user; next = next->getNextNode()) {
-      auto product = dyn_cast<kern::MatmulOp>(next);
-      bool isWritten = product && rootOf(product.getInit()) == root;
+      bool isWritten = false;
+      if (auto library = dyn_cast<DestinationStyleOpInterface>(next))
+        for (Value init : library.getDpsInits())
+          isWritten |= rootOf(init) == root;
       if (auto launch = dyn_cast<gpu::LaunchFuncOp>(next))
         for (unsigned i = 0; i < launch.getNumKernelOperands(); ++i)
           isWritten |= launch.getKernelOperand(i) == root && writes(launch, i);

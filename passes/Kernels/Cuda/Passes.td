@@ -20,7 +20,7 @@ def CudaPrepareProductsPass : Pass<"cuda-prepare-products", "::mlir::ModuleOp"> 
   let description = [{
     Products of integers and of matrices whose columns are not contiguous become
     loops. An operand that is narrower than the other is widened into a buffer of
-    its own, a constant is copied into one.
+    its own; a constant, of attention too, is copied into one.
   }];
   let dependentDialects = [
     "::mlir::arith::ArithDialect", "::mlir::linalg::LinalgDialect",
@@ -40,6 +40,20 @@ def CudaOutlinePass : Pass<"cuda-outline", "::mlir::ModuleOp"> {
     "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
     "::mlir::LLVM::LLVMDialect", "::mlir::NVVM::NVVMDialect",
     "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect"
+  ];
+}
+
+def CudaTileAttentionPass : Pass<"cuda-tile-attention", "::mlir::ModuleOp"> {
+  let summary = "Give attention kernels that compute it tile by tile";
+  let description = [{
+    `kern.attention` and `kern.attention_grad` on buffers become
+    `kern.device_attention`, with kernels in `gpu.module @cuda`
+    (AttentionKernels.h) and the scratch that they need.
+  }];
+  let dependentDialects = [
+    "::mlir::arith::ArithDialect", "::mlir::gpu::GPUDialect",
+    "::mlir::LLVM::LLVMDialect", "::mlir::NVVM::NVVMDialect",
+    "::mlir::math::MathDialect", "::mlir::memref::MemRefDialect", "::mlir::scf::SCFDialect"
   ];
 }
 
@@ -73,7 +87,7 @@ def CudaAddCompressionPass : Pass<"cuda-add-compression", "::mlir::ModuleOp"> {
 def CudaCallRuntimePass : Pass<"cuda-call-runtime", "::mlir::ModuleOp"> {
   let summary = "Turn launches and products into calls of the runtime";
   let description = [{
-    See runtime/include/rt_cuda.h. A kernel's number is its place in
+    `kern.device_attention`, too. See runtime/include/rt_cuda.h. A kernel's number is its place in
     `gpu.module @cuda`.
   }];
   let dependentDialects = [

@@ -34,7 +34,7 @@ static void addDevicePasses(OpPassManager &device) {
 
 void mgq::kernels::buildCudaKernelPipeline(OpPassManager &passes,
                                            const CudaOptions &options) {
-  buildTensorPipeline(passes, /*fusedAttention=*/false);
+  buildTensorPipeline(passes, AttentionForm::Tiled);
   passes.addPass(createCudaFuseEpiloguesPass());
   passes.addPass(createCSEPass());
   buildBufferPipeline(passes);
@@ -43,6 +43,8 @@ void mgq::kernels::buildCudaKernelPipeline(OpPassManager &passes,
   loops.keepProducts = true;
   passes.addPass(createLowerLoopsPass(loops));
   passes.addPass(createCudaOutlinePass());
+  // Its scratch is planned with the rest.
+  passes.addPass(createCudaTileAttentionPass());
   passes.addPass(createPlanScratchPass());
   if (options.optimizer)
     passes.addPass(createCudaAddOptimizerPass());

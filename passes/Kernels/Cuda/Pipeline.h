@@ -6,10 +6,11 @@
 //   cuda-prepare-products    operands as cuBLASLt takes them
 //   kern-lower-loops         linalg, kern.loops, copies -> scf.parallel
 //   cuda-outline             nests -> gpu.func in gpu.module @cuda
+//   cuda-tile-attention      kern.attention* -> kern.device_attention
 //   kern-plan-scratch        memref.alloc -> offsets in the scratch argument
 //   cuda-add-optimizer       mgq_adamw, mgq_accumulate, mgq_cuda_sq_norm
 //   cuda-add-compression     mgq_cuda_encode, if gradients are compressed
-//   cuda-call-runtime        gpu.launch_func, kern.matmul -> calls
+//   cuda-call-runtime        launches, products, attention -> calls
 //   (in gpu.module @cuda)    cuda-expand-math ... convert-gpu-to-nvvm
 //   convert-kern-to-llvm     host functions of the kernel ABI
 //

@@ -13,7 +13,7 @@
 //
 // An addend and a bias have the result's type already (cuda-fuse-epilogues). A
 // constant has no device address on the host side, so it is copied into a
-// buffer.
+// buffer; constants of attention are, too.
 //
 //===----------------------------------------------------------------------===//
 
@@ -117,13 +117,26 @@ static void prepare(kern::MatmulOp op) {
             copyOf(b, op.getLoc(), operand.get(), elementOf(operand.get())));
 }
 
+/// Constants that attention reads.
+static void prepareAttention(Operation *op) {
+  OpBuilder b(op);
+  for (OpOperand &operand : op->getOpOperands())
+    if (isConstant(operand.get()))
+      operand.set(copyOf(
+          b, op->getLoc(), operand.get(),
+          cast<MemRefType>(operand.get().getType()).getElementType()));
+}
+
 namespace {
 struct CudaPrepareProductsPass
     : kernels::impl::CudaPrepareProductsPassBase<CudaPrepareProductsPass> {
   void runOnOperation() override {
-    getOperation().walk([](kern::MatmulOp op) {
-      if (kernels::isLibraryProduct(op))
-        prepare(op);
+    getOperation().walk([](Operation *op) {
+      auto product = dyn_cast<kern::MatmulOp>(op);
+      if (product && kernels::isLibraryProduct(product))
+        prepare(product);
+      if (isa<kern::AttentionOp, kern::AttentionGradOp>(op))
+        prepareAttention(op);
     });
   }
 };

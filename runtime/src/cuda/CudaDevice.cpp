@@ -49,7 +49,7 @@ static size_t mostParameters() {
 CudaDevice::CudaDevice(const mgq_device_request &request)
     : group(*request.group),
       context(request.place, request.ranksHere, request.group->inProcess()),
-      module(context), target(compute),
+      module(context), attention(request.program->plugin_path), target(compute),
       network(*request.program, group,
               [this](const std::string &text) { return explain(text); }),
       sums(*this, network),
@@ -248,6 +248,36 @@ void CudaDevice::multiply(const mgq_cuda_product &product,
   }
 }
 
+void CudaDevice::attend(const mgq_cuda_attention_table &table,
+                        void *const *tensors) {
+  if (!fault.empty())
+    return;
+  try {
+    if (rehearsing)
+      return attention.plan(table, tensors);
+    if (attention.run(table, tensors, target))
+      return;
+  } catch (const std::exception &error) {
+    fault = explain(error.what());
+    return;
+  }
+  void *params[MGQ_ATTENTION_TENSORS];
+  for (int32_t i = 0; i < attentionTensors(table); ++i)
+    params[i] = const_cast<void **>(tensors + i);
+  for (int32_t i = 0; i < table.kernel_count; ++i)
+    launch(table.kernels[i], table.blocks[i], params);
+}
+
+/// At its end all attention is planned.
+void CudaDevice::rehearse(bool on) {
+  rehearsing = on;
+  if (on)
+    return;
+  attention.prepare(compute);
+  if (std::string note = attention.note(); !note.empty() && group.rank() == 0)
+    printError("note: {}", note);
+}
+
 void CudaDevice::leaveCall(const char *name) {
   if (!fault.empty())
     fail("{} in layer function {}", fault, name);
@@ -292,6 +322,11 @@ extern "C" void mgq_cuda_matmul(const mgq_cuda_product *product, const void *a,
                                 const void *b, void *c, const void *added,
                                 const void *bias) {
   CudaDevice::current()->multiply(*product, {a, b, c, added, bias});
+}
+
+extern "C" void mgq_cuda_attention(const mgq_cuda_attention_table *table,
+                                   void *const *tensors) {
+  CudaDevice::current()->attend(*table, tensors);
 }
 
 //===----------------------------------------------------------------------===//

@@ -12,6 +12,7 @@
 
 #include "runtime/src/common/Accelerator.h"
 #include "runtime/src/cuda/AllReduce.h"
+#include "runtime/src/cuda/Attention.h"
 #include "runtime/src/cuda/Blas.h"
 #include "runtime/src/cuda/Checks.h"
 #include "runtime/src/cuda/Context.h"
@@ -54,7 +55,7 @@ public:
   std::unique_ptr<Collective>
   makeAllReduce(const RankView &view, const Bucket &bucket,
                 CompressedGradients *compressed) override;
-  void rehearse(bool on) override { rehearsing = on; }
+  void rehearse(bool on) override;
   void record(bool on) override;
   void enqueueRecorded(const WorkKey &key, const char *name,
                        const std::function<void()> &work) override;
@@ -69,6 +70,7 @@ public:
   void launch(int32_t kernel, int64_t blocks, void *const *params);
   void multiply(const mgq_cuda_product &product,
                 const ProductOperands &operands);
+  void attend(const mgq_cuda_attention_table &table, void *const *tensors);
 
   // For messages.
   CUstream stream() const { return compute; }
@@ -99,6 +101,7 @@ private:
   Context context;
   Module module;
   Blas blas;
+  Attention attention;
   Stream compute;
   CUstream target; ///< See enqueueOn().
   Network network;

@@ -17,14 +17,19 @@ static std::string ownFolder() {
   return size > 0 ? folderOf(std::string(path, size)) : ".";
 }
 
-mgq_transport *mgq::rt::openPlugin(const char *name, const char *folder,
-                                   double timeoutSeconds) {
+std::vector<std::string> mgq::rt::pluginFolders(const char *folder) {
   std::vector<std::string> folders;
   if (const char *given = getenv("MGQ_PLUGIN_DIR"); given && *given)
     folders.emplace_back(given);
   if (folder && *folder)
     folders.emplace_back(folder);
   folders.push_back(ownFolder());
+  return folders;
+}
+
+mgq_transport *mgq::rt::openPlugin(const char *name, const char *folder,
+                                   double timeoutSeconds) {
+  std::vector<std::string> folders = pluginFolders(folder);
   std::string path;
   for (const std::string &place : folders) {
     path = fmt::format("{}/libmgq_{}.so", place, name);

@@ -288,9 +288,11 @@ ENTRY int64_t mgq_cudnn_version() { return 91900; }
 ENTRY int32_t mgq_cudnn_open(int32_t version, const mgq_cudnn_problem *problem,
                              mgq_cudnn_attention **attention, char *error,
                              int64_t errorBytes) {
-  if (injectedFailure("mgq_cudnn_open"))
-    return say(MGQ_CUDNN_FAILED, "CUDNN_STATUS_INTERNAL_ERROR", error,
-               errorBytes);
+  if (int code = injectedFailure("mgq_cudnn_open"))
+    return code == MGQ_CUDNN_MISSING
+               ? say(code, "no libcudnn.so.9", error, errorBytes)
+               : say(MGQ_CUDNN_FAILED, "CUDNN_STATUS_INTERNAL_ERROR", error,
+                     errorBytes);
   if (version != MGQ_CUDNN_ABI_VERSION)
     return say(MGQ_CUDNN_FAILED, "another version of rt_cudnn.h", error,
                errorBytes);

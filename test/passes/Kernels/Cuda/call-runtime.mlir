@@ -71,3 +71,32 @@ func.func @h(%x: memref<4x8xi32>, %w: memref<8x16xi32>, %y: memref<4x16xi32>) at
   kern.matmul ins(%x, %w : memref<4x8xi32>, memref<8x16xi32>) outs(%y : memref<4x16xi32>)
   return
 }
+
+// -----
+
+// Attention is a table, too: type (3 is bf16), what is seen, backward, bias; scale;
+// sizes, strides of q, k, v and the result, the bias; whether a library may compute
+// it, then kernels and blocks. Its tensors are addresses on the stack.
+// CHECK: llvm.mlir.global private constant @attention.0({{\[}}dense<[3, 1, 0, 1]> : tensor<4xi32>, 2.500000e-01, dense<[2, 4, 2, 8, 8, 16, 16, 512, 128, 16, 1, 256, 128, 16, 1, 256, 128, 16, 1, 512, 128, 16, 1, 1, 4, 8, 8, 256, 64, 8, 1]> : tensor<31xi64>, dense<[1, 1, 1, 0, 0, 0]> : tensor<6xi32>, dense<[4, 0, 0]> : tensor<3xi64>])
+// CHECK-NOT: @attention.1
+// CHECK-LABEL: func.func @attend
+// CHECK: %[[TENSORS:.*]] = llvm.alloca %{{.*}} x !llvm.ptr
+// CHECK-COUNT-5: llvm.store
+// CHECK: %[[TABLE:.*]] = llvm.mlir.addressof @attention.0
+// CHECK: llvm.call @mgq_cuda_attention(%[[TABLE]], %[[TENSORS]]) : (!llvm.ptr, !llvm.ptr) -> ()
+// CHECK: llvm.call @mgq_cuda_attention
+module attributes {gpu.container_module} {
+  gpu.module @cuda attributes {cuda.checks = []} {
+    gpu.func @first(%x: memref<4xf32>) kernel attributes {cuda.threads = 32 : i32} {
+      gpu.return
+    }
+    gpu.func @second(%x: memref<4xf32>) kernel attributes {cuda.threads = 256 : i32} {
+      gpu.return
+    }
+  }
+  func.func @attend(%q: memref<2x4x8x16xbf16>, %k: memref<2x2x8x16xbf16>, %bias: memref<4x8x8xbf16>) attributes {nn.layer} {
+    kern.device_attention library [@cuda::@second] on [4] (%q, %k, %k mask %bias, %q : memref<2x4x8x16xbf16>, memref<2x2x8x16xbf16>, memref<2x2x8x16xbf16> mask memref<4x8x8xbf16>, memref<2x4x8x16xbf16>) {causal, scale = 0.25 : f64}
+    kern.device_attention library [@cuda::@second] on [4] (%q, %k, %k mask %bias, %q : memref<2x4x8x16xbf16>, memref<2x2x8x16xbf16>, memref<2x2x8x16xbf16> mask memref<4x8x8xbf16>, memref<2x4x8x16xbf16>) {causal, scale = 0.25 : f64}
+    return
+  }
+}
