@@ -27,6 +27,10 @@ static bool isUpToF32(Type type) {
   return type.isF32() || type.isF16() || type.isBF16();
 }
 
+static bool fits(int64_t headSize) {
+  return headSize <= kMostHeadSize && headSize % kHeadSizeStep == 0;
+}
+
 /// Whether the target has kernels for `op`.
 template <typename OpTy>
 static bool hasKernels(const Lowering &l, OpTy op) {
@@ -41,8 +45,7 @@ static bool hasKernels(const Lowering &l, OpTy op) {
     return isUpToF32(result) && isUpToF32(elementOf(op.getQ())) &&
            isUpToF32(elementOf(op.getK())) && isUpToF32(elementOf(op.getV())) &&
            (!mask || isUpToF32(mask) || mask.isInteger(1)) &&
-           shapeOf(op.getQ())[3] <= kMostHeadSize &&
-           shapeOf(op.getV())[3] <= kMostHeadSize;
+           fits(shapeOf(op.getQ())[3]) && fits(shapeOf(op.getV())[3]);
   }
   llvm_unreachable("there are no other forms");
 }

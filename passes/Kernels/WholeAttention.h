@@ -6,8 +6,10 @@
 
 namespace mgq::kernels {
 
-/// The largest head size of attention that a GPU computes tile by tile.
-constexpr int64_t kMostHeadSize = 256;
+/// Head sizes of attention that a GPU computes tile by tile: multiples of
+/// kHeadSizeStep up to kMostHeadSize. With others, gradients of keys and values
+/// spill registers.
+constexpr int64_t kMostHeadSize = 128, kHeadSizeStep = 4;
 
 /// Lowers attention to kern.attention or kern.attention_grad if the target has
 /// kernels for it; the one place that decides.

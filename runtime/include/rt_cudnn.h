@@ -49,7 +49,7 @@ typedef enum mgq_cudnn_status {
   MGQ_CUDNN_DONE,
   MGQ_CUDNN_REFUSED, /* cuDNN does not take such a problem */
   MGQ_CUDNN_FAILED,  /* `error` has cuDNN's text */
-  MGQ_CUDNN_MISSING  /* no cuDNN can be loaded; `error` says why */
+  MGQ_CUDNN_MISSING  /* no cuDNN can be loaded and started; `error` says why */
 } mgq_cudnn_status;
 
 typedef struct mgq_cudnn_attention mgq_cudnn_attention;

@@ -460,7 +460,7 @@ for dtype in FLOATS:
         ("bias", 2, 2, 8, 10, 2, 0, "float", 8, 16), ("cap", 2, 2, 8, 8, 0, 5.0, None),
         # Several tiles of queries and keys, widths that are no round numbers.
         ("tiles", 2, 1, 70, 131, 61, 0, None, 24, 8), ("odd", 1, 1, 20, 40, None, 0, "bool", 7, 9),
-        ("wide", 1, 1, 17, 20, 3, 0, "bool", 256, 136), ("blind", 2, 2, 24, 9, -15, 0, "bool", 8, 8),
+        ("wide", 1, 1, 17, 20, 3, 0, "bool", 128, 72), ("blind", 2, 2, 24, 9, -15, 0, "bool", 8, 8),
     ):
         width, value_width = widths or (16, 12)
         q, k = normal((2, heads, tq, width), dtype), normal((2, kv, tk, width), dtype)

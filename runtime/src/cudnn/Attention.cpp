@@ -203,13 +203,13 @@ void Pass::addBackward() {
   output(v, GRAD_V, vDims, problem.v_strides);
 }
 
-static std::string textOf(const fe::error_t &status, const char *call) {
+static std::string textOf(fe::error_t status, const char *call) {
   return fmt::format("{}: {}", call, status.get_message());
 }
 
 /// Whatever keeps a plan from being made, the program has kernels of its own.
 void Pass::build(const Handle &handle) {
-  auto check = [](const fe::error_t &status, const char *call) {
+  auto check = [](fe::error_t status, const char *call) {
     if (status.is_bad())
       throw Refusal(textOf(status, call));
   };
@@ -275,11 +275,12 @@ static int32_t guarded(char *error, int64_t bytes, Body body) {
 }
 
 static std::unique_ptr<mgq_cudnn_attention>
-makeAttention(const mgq_cudnn_problem &problem) {
+makeAttention(const mgq_cudnn_problem &problem,
+              const std::shared_ptr<Handle> &handle) {
   if (problem.type != MGQ_BF16 && problem.type != MGQ_F16)
     throw Refusal("types other than bf16 and f16");
   auto made = std::make_unique<mgq_cudnn_attention>();
-  made->handle = shareHandle();
+  made->handle = handle;
   made->forward.emplace(problem, /*isBackward=*/false);
   made->forward->build(*made->handle);
   if (problem.backward) {
@@ -321,13 +322,16 @@ ENTRY int32_t mgq_cudnn_open(int32_t version, const mgq_cudnn_problem *problem,
     return say(MGQ_CUDNN_FAILED,
                MGQ_CUDNN_LIBRARY " belongs to another version of the program",
                error, bytes);
+  std::shared_ptr<Handle> handle;
   try {
     loadCudnn();
+    handle = shareHandle();
   } catch (const std::exception &fault) {
     return say(MGQ_CUDNN_MISSING, fault.what(), error, bytes);
   }
-  return guarded(error, bytes,
-                 [&] { *attention = makeAttention(*problem).release(); });
+  return guarded(error, bytes, [&] {
+    *attention = makeAttention(*problem, handle).release();
+  });
 }
 
 ENTRY void mgq_cudnn_close(mgq_cudnn_attention *attention) { delete attention; }

@@ -36,13 +36,20 @@ func.func @capped(%x: tensor<2x4x8x16xbf16>, %mask: tensor<2x1x8x8xi1>) -> tenso
   return %r : tensor<2x4x8x16xf32>
 }
 
-// Heads of more than 256, and f64, are made of products.
+// Heads of more than 128, of no multiple of 4, and f64, are made of products.
 // CHECK-LABEL: func.func @large
 // CHECK-NOT: kern.attention
 // CHECK-COUNT-2: kern.matmul
-func.func @large(%x: tensor<1x1x8x264xf32>) -> tensor<1x1x8x264xf32> attributes {nn.layer} {
-  %r = nn.attention %x, %x, %x {scale = 0.25 : f64} : (tensor<1x1x8x264xf32>, tensor<1x1x8x264xf32>, tensor<1x1x8x264xf32>) -> tensor<1x1x8x264xf32>
-  return %r : tensor<1x1x8x264xf32>
+func.func @large(%x: tensor<1x1x8x136xf32>) -> tensor<1x1x8x136xf32> attributes {nn.layer} {
+  %r = nn.attention %x, %x, %x {scale = 0.25 : f64} : (tensor<1x1x8x136xf32>, tensor<1x1x8x136xf32>, tensor<1x1x8x136xf32>) -> tensor<1x1x8x136xf32>
+  return %r : tensor<1x1x8x136xf32>
+}
+
+// CHECK-LABEL: func.func @odd
+// CHECK-COUNT-2: kern.matmul
+func.func @odd(%x: tensor<1x1x8x7xf32>) -> tensor<1x1x8x7xf32> attributes {nn.layer} {
+  %r = nn.attention %x, %x, %x {scale = 0.25 : f64} : (tensor<1x1x8x7xf32>, tensor<1x1x8x7xf32>, tensor<1x1x8x7xf32>) -> tensor<1x1x8x7xf32>
+  return %r : tensor<1x1x8x7xf32>
 }
 
 // CHECK-LABEL: func.func @double
