@@ -38,3 +38,5 @@ for name in stage vit_g; do
   "$compile" "$out/$name.onnx" -o "$out/$name" --target=cuda --precision=layered
 done
 cp "$here"/{run.sh,run.py,models.py} "$out/"
+# Programs look for it beside themselves; without it they use kernels of their own.
+[ ! -e "$root/build/lib/libmgq_cudnn.so" ] || cp "$root/build/lib/libmgq_cudnn.so" "$out/"
