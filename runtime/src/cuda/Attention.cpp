@@ -76,10 +76,10 @@ Attention::~Attention() {
 }
 
 bool Attention::load() {
+  if (!missing.empty()) // It is not asked again for each attention.
+    return false;
   if (library)
     return true;
-  if (!missing.empty())
-    return false;
   try {
     library = std::make_unique<CudnnLibrary>(loadLibrary(pluginFolder));
   } catch (const Error &error) {
