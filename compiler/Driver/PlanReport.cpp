@@ -72,7 +72,7 @@ llvm::Error mgq::memoryError(const pipe::PlannedModel &planned) {
       return llvm::createStringError(
           "stage " + Twine(i) + " needs " +
           planner::byteText(rank.memoryBytes()) + ", its device " +
-          device.name + " has " + planner::byteText(device.memoryBytes) +
+          device.name + " has " + planner::memoryText(device) +
           "; more stages, --recompute=full or a smaller micro-batch would "
           "make it fit");
     }

@@ -3,6 +3,7 @@
 #include "passes/Pipe/PlanModel.h"
 
 #include "passes/Pipe/RankMemory.h"
+#include "passes/Planner/PlanText.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringExtras.h"
@@ -14,6 +15,10 @@ using namespace mlir;
 using namespace mgq::pipe;
 namespace nn = mgq::nn;
 namespace planner = mgq::planner;
+
+/// Of a GPU's memory: contexts, code, workspaces and NCCL's buffers take some
+/// hundred MiB, and cards have a little less than their name says.
+static constexpr int64_t kCudaReserve = int64_t(1) << 30;
 
 StringRef mgq::pipe::instanceOf(func::CallOp call) {
   auto name = call->getAttrOfType<StringAttr>(nn::kInstanceAttr);
@@ -424,6 +429,20 @@ static llvm::Error checkPrefix(const PlanOptions &options,
   return llvm::Error::success();
 }
 
+/// What plans for CUDA say about devices.
+static void addDeviceNotes(const PlanOptions &options, PlannedModel &planned) {
+  if (options.target != "cuda")
+    return;
+  if (options.cluster.empty())
+    planned.plan.notes.push_back(
+        "no --cluster: planned for GPUs like an RTX 4090, without a limit of "
+        "memory");
+  else
+    planned.plan.notes.push_back("of each device " +
+                                 planner::byteText(kCudaReserve) +
+                                 " is left to CUDA's driver and libraries");
+}
+
 static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
                             PlannedModel &planned) {
   SmallVector<ModelLayer> layers = collectLayers(module);
@@ -448,19 +467,24 @@ static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
                                     std::max<int64_t>(1, options.stages) *
                                         std::max<int64_t>(1, options.replicas));
   planned.request.ranks = int(ranks);
+  bool isCuda = options.target == "cuda";
   if (options.cluster.empty()) {
-    planned.cluster = planner::Cluster::thisMachine(int(ranks));
+    planned.cluster = isCuda ? planner::Cluster::unknownGpus(int(ranks))
+                             : planner::Cluster::thisMachine(int(ranks));
   } else {
     auto cluster = planner::Cluster::read(options.cluster);
     if (!cluster)
       return cluster.takeError();
     planned.cluster = std::move(*cluster);
   }
+  if (isCuda)
+    planned.cluster.reserve(kCudaReserve);
   auto plan =
       planner::makePlan(planned.costs, planned.cluster, planned.request);
   if (!plan)
     return plan.takeError();
   planned.plan = std::move(*plan);
+  addDeviceNotes(options, planned);
   return llvm::Error::success();
 }
 

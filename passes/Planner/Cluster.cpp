@@ -327,6 +327,30 @@ Expected<Cluster> Builder::build() {
   return std::move(cluster);
 }
 
+void Cluster::reserve(int64_t bytes) {
+  for (Device &device : devices) {
+    device.reservedBytes = std::min(bytes, device.memoryBytes / 4);
+    device.memoryBytes -= device.reservedBytes;
+  }
+}
+
+Cluster Cluster::unknownGpus(int ranks) {
+  constexpr Link kBus{10e-6, 20e9};
+  Device device = *knownDevice("RTX 4090");
+  device.f32Flops *= kEfficiency;
+  device.bf16Flops *= kEfficiency;
+  device.memoryBytes = 0;
+  Cluster cluster;
+  for (int rank = 0; rank < std::max(1, ranks); ++rank) {
+    device.name = "gpu" + std::to_string(rank);
+    cluster.devices.push_back(device);
+  }
+  for (int from = 0; from < ranks; ++from)
+    for (int to = 0; to < ranks; ++to)
+      cluster.links.push_back(from == to ? Link() : kBus);
+  return cluster;
+}
+
 Expected<Cluster> Cluster::parse(StringRef yaml, StringRef path) {
   Expected<YamlTree> tree = parseYaml(yaml, path);
   if (!tree)

@@ -16,7 +16,8 @@ struct Device {
   double f32Flops = 0;  ///< FLOP/s that kernels reach (a multiply-add is 2).
   double bf16Flops = 0; ///< FLOP/s.
   double bytesPerSecond = 0; ///< Of its memory.
-  int64_t memoryBytes = 0;   ///< 0: unknown, no limit.
+  int64_t memoryBytes = 0;   ///< That a plan may take; 0: unknown, no limit.
+  int64_t reservedBytes = 0; ///< Beside it: what the driver and libraries take.
   int node = 0;
 };
 
@@ -39,8 +40,15 @@ struct Cluster {
     return links[from * devices.size() + to];
   }
 
+  /// Leaves `bytes` of each device's memory, but at most a quarter of it, to
+  /// the driver and libraries.
+  void reserve(int64_t bytes);
+
   /// `ranks` equal parts of the cores of this machine.
   static Cluster thisMachine(int ranks);
+  /// `ranks` GPUs of which nothing is known: speeds of an RTX 4090, messages by
+  /// PCIe, no limit of memory.
+  static Cluster unknownGpus(int ranks);
   /// Reads a cluster file (docs/Planner.md). Error with file, line and column.
   static llvm::Expected<Cluster> read(llvm::StringRef path);
   static llvm::Expected<Cluster> parse(llvm::StringRef yaml,

@@ -37,6 +37,14 @@ std::string mgq::planner::byteText(int64_t bytes) {
   return scaled(double(bytes), 1024, {" B", " KiB", " MiB", " GiB", " TiB"});
 }
 
+std::string mgq::planner::memoryText(const Device &device) {
+  std::string text = byteText(device.memoryBytes);
+  if (device.reservedBytes > 0)
+    text += " (" + byteText(device.memoryBytes + device.reservedBytes) +
+            " less " + byteText(device.reservedBytes) + " for libraries)";
+  return text;
+}
+
 std::string mgq::planner::secondText(double seconds) {
   if (seconds == 0)
     return "0 s";
@@ -77,7 +85,7 @@ std::string mgq::planner::lackText(const CostModel &costs, const Layout &layout,
           byteText(bytes.optimizer) + ", activations of one micro-batch " +
           byteText(needed - bytes.total()) + ", running layer " +
           byteText(bytes.transient) + ", inputs " + byteText(bytes.fixed) +
-          "), " + device.name + " has " + byteText(costs.memory(rank)) +
+          "), " + device.name + " has " + memoryText(device) +
           "; what would help: " + advice +
           ", a smaller micro-batch, a lower precision, fewer trainable "
           "parameters")

@@ -2,9 +2,9 @@
 """The 14B graphs compile for GPUs: time, memory, registers, and what a rank takes.
 
 To an executable for eight ranks and four architectures in 120 s and 6 GB; ptxas spills
-no register of any kernel. With layered precision ranks fit 24 GB, eight and two of
-them, for LoRA and where only the projection trains, at a length of 512. Limits of
-seconds are of processor time, which neighbours on the machine do not stretch.
+no register of any kernel. With layered precision ranks fit 24 GiB, one of them left to
+CUDA's libraries, eight and two of them, for LoRA and where only the projection trains,
+at a length of 512. Limits of seconds are of processor time, which neighbours on the machine do not stretch.
 """
 
 import re
@@ -12,7 +12,7 @@ import re
 from compile_time_test import MODELS, measure
 from harness import DATA, LORA, Test
 
-SECONDS, BYTES, DEVICE = 120, 6e9, 24 * 2**30
+SECONDS, BYTES, DEVICE = 120, 6e9, 23 * 2**30
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90")
 KERNEL = re.compile(r"Compiling entry function '(\w+)'")
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -2,6 +2,7 @@
 
 #include "passes/Planner/Cluster.h"
 #include "passes/Planner/DeviceTable.h"
+#include "passes/Planner/PlanText.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +17,35 @@ constexpr int64_t kGiB = int64_t(1) << 30;
 std::string failure(llvm::StringRef yaml) {
   llvm::Expected<Cluster> cluster = Cluster::parse(yaml, "c.yaml");
   return cluster ? "" : llvm::toString(cluster.takeError());
+}
+
+// A plan may not take what the driver and libraries need, but small devices
+// keep most of what they have, and unlimited ones stay so.
+TEST(Cluster, ReservesMemory) {
+  llvm::Expected<Cluster> cluster = Cluster::parse(
+      "nodes: [{devices: [{type: RTX 4090}, {flops_f32: 1 TFLOP/s, memory: "
+      "2 GiB}, {flops_f32: 1 TFLOP/s}]}]",
+      "c.yaml");
+  ASSERT_TRUE(bool(cluster)) << llvm::toString(cluster.takeError());
+  cluster->reserve(kGiB);
+  EXPECT_EQ(cluster->devices[0].memoryBytes, 23 * kGiB);
+  EXPECT_EQ(cluster->devices[1].memoryBytes, kGiB * 3 / 2);
+  EXPECT_EQ(cluster->devices[2].memoryBytes, 0);
+  EXPECT_EQ(memoryText(cluster->devices[0]),
+            "23.0 GiB (24.0 GiB less 1.00 GiB for libraries)");
+  EXPECT_EQ(memoryText(cluster->devices[1]),
+            "1.50 GiB (2.00 GiB less 512 MiB for libraries)");
+}
+
+// Where no GPU is described, plans have no limit of memory.
+TEST(Cluster, UnknownGpus) {
+  Cluster cluster = Cluster::unknownGpus(3);
+  ASSERT_EQ(cluster.devices.size(), 3u);
+  ASSERT_EQ(cluster.links.size(), 9u);
+  EXPECT_EQ(cluster.devices[2].memoryBytes, 0);
+  EXPECT_GT(cluster.devices[2].bf16Flops, 50e12);
+  EXPECT_EQ(cluster.link(1, 1).bytesPerSecond, 0);
+  EXPECT_DOUBLE_EQ(cluster.link(0, 2).bytesPerSecond, 20e9);
 }
 
 TEST(Cluster, ReadsFile) {

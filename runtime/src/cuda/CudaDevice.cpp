@@ -139,8 +139,9 @@ std::string CudaDevice::memoryShortage(int64_t bytes) {
   char texts[5][32];
   return fmt::format(
       "the plan needs {} of memory on {}, {} more than the {} that would fit "
-      "({} are free, {} are for libraries); compile for more GPUs, with a "
-      "smaller micro-batch or --recompute=full",
+      "({} are free, {} are for libraries); compile with the GPUs' memory in "
+      "--cluster=FILE, for more GPUs, with a smaller micro-batch or "
+      "--recompute=full",
       bytesText(bytes, texts[0]), name(), bytesText(bytes - fits, texts[1]),
       bytesText(fits, texts[2]),
       bytesText(static_cast<int64_t>(free), texts[3]),
