@@ -10,14 +10,20 @@ namespace mgq::pipe {
 using namespace mlir;
 using namespace mgq::pipe;
 
-/// Whether the runtime realises an operand as a wait of its own. Sends and
-/// reductions that begin after computing ops do by their place in the program;
-/// gathers wait for each other by their order on a stream.
-static bool isWait(OpOperand &operand) {
+/// Whether an operand is a wait that can be left out. Gathers wait for each
+/// other by their order on a stream, what computes for a message of the rank to
+/// itself, which is a copy, too; the optimizer waits for reductions anyway.
+static bool isWait(OpOperand &operand, int64_t stage) {
   Operation *earlier = operand.get().getDefiningOp();
   if (isa<AllGatherOp>(operand.getOwner()))
     return isa_and_nonnull<ForwardOp, EvaluateOp>(earlier);
-  return isa_and_nonnull<SendOp, RecvOp, AllReduceOp, AllGatherOp>(earlier);
+  if (auto send = dyn_cast_or_null<SendOp>(earlier))
+    return int64_t(send.getPeer()) != stage;
+  if (auto recv = dyn_cast_or_null<RecvOp>(earlier))
+    return int64_t(recv.getPeer()) != stage;
+  if (isa_and_nonnull<AllReduceOp>(earlier))
+    return !isa<OptimizerOp>(operand.getOwner());
+  return isa_and_nonnull<AllGatherOp>(earlier);
 }
 
 namespace {
@@ -31,7 +37,7 @@ struct TestDropWaitPass
     for (RankOp rank : getOperation().getOps<RankOp>())
       rank.getBody().walk([&](Operation *op) {
         for (OpOperand &operand : op->getOpOperands())
-          if (isWait(operand) && count++ == number)
+          if (isWait(operand, rank.getStage()) && count++ == number)
             dropped = &operand;
       });
     if (!dropped) {

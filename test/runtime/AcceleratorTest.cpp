@@ -424,7 +424,8 @@ TEST(Accelerator, RecordsWhatItEnqueues) {
 }
 
 namespace {
-/// Two stages: a message there, one back, one for the next step.
+/// Two stages: a message there, one back, one for the next step; a gather, and
+/// one for the next step.
 struct TwoStages {
   TwoStages() {
     auto op = [](int32_t kind, int32_t peer, int32_t tag, bool ahead = false) {
@@ -442,6 +443,12 @@ struct TwoStages {
               op(MGQ_OP_BACKWARD, 0, 0), op(MGQ_OP_SEND, 0, 4),
               op(MGQ_OP_RECEIVE, 0, 5, true)};
     for (int stage = 0; stage < 2; ++stage) {
+      for (int32_t bucket : {0, 1}) {
+        mgq_op gather = op(MGQ_OP_ALL_GATHER, -1, -1, /*ahead=*/bucket == 1);
+        gather.bucket = bucket;
+        auto at = stage == 0 ? ops[stage].begin() : ops[stage].end();
+        ops[stage].insert(at, gather);
+      }
       ranks[stage].stage = stage;
       ranks[stage].ops = ops[stage].data();
       ranks[stage].op_count = static_cast<int32_t>(ops[stage].size());
@@ -457,14 +464,15 @@ struct TwoStages {
 } // namespace
 
 // A message travels from when both sides have begun it until its receiver has
-// it; clocks of ranks differ.
+// it, a gather from when all have until this rank has all; clocks of ranks
+// differ.
 TEST(Accelerator, TimesMessages) {
   TwoStages two;
   // By rank 0's clock: 10 to 14 there, 30 to 31 back. Sides begin at other
-  // times; a sender is done earlier.
+  // times; a sender is done earlier. A gather from 50.
   std::vector<mgq_span> spans[2] = {
-      {{0, 0}, {8, 12}, {30, 31}, {0, 0}, {40, 44}},
-      {{10, 14}, {0, 0}, {0, 0}, {20, 29}, {40, 44}}};
+      {{60, 70}, {50, 52}, {0, 0}, {8, 12}, {30, 31}, {0, 0}, {40, 44}},
+      {{10, 14}, {0, 0}, {0, 0}, {20, 29}, {40, 44}, {48, 53}, {60, 70}}};
   const double clock[2] = {0, -100}; // What makes a rank's clock rank 0's.
   ThreadTransport transport(2, 20);
   std::vector<std::thread> threads;
@@ -498,7 +506,7 @@ TEST(Accelerator, TimesMessages) {
       EXPECT_EQ(computed.began, 10);
       EXPECT_EQ(computed.ended, 17);
       EXPECT_EQ(computed.busy, 6);
-      EXPECT_EQ(times.time().total, 5);
+      EXPECT_EQ(times.time().total, rank == 0 ? 7 : 8);
       EXPECT_EQ(times.time().hidden, rank == 0 ? 3 : 0); // 10 to 13
     });
   for (std::thread &thread : threads)
