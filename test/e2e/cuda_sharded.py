@@ -100,6 +100,17 @@ def plan(runs, frozen, *options):
     return ranks
 
 
+def predicted(runs, frozen, *options):
+    """What the planner expects: by rank, bytes of weights and of what all ranks have."""
+    path = runs.work / "plan.json"
+    runs.test.run(
+        runs.test.args.mgq_compile, runs.model, f"--plan={path}", f"--trainable={TRAINABLE}",
+        "--target=cuda", f"--frozen={frozen}", *options,
+    )  # fmt: skip
+    ranks = [rank["memory_bytes"] for rank in json.loads(path.read_text())["ranks"]]
+    return [(rank["weights"], rank["fixed"]) for rank in ranks]
+
+
 def lines(bytes_):
     return -(-bytes_ // 64) * 64
 
@@ -119,6 +130,15 @@ def check_memory(runs, members, *options):
             and kept == whole - total + sum(slices) + sum(buffers),
             f"sharded memory: {kept} of {whole} bytes, slices {slices}, buffers {buffers}",
         )  # fmt: skip
+    layers = [sum(copies) for *_, copies in shards]
+    saved = sum(layers) - sum(-(-layer // members) for layer in layers)
+    for (weights, fixed), (less, more) in zip(
+        predicted(runs, "replicated", *options), predicted(runs, "sharded", *options), strict=True
+    ):
+        test.check(
+            less == weights - saved and more == fixed + 2 * max(layers),
+            f"sharded memory: the planner expects {less} of {weights}, and {more - fixed} more",
+        )
     return slices
 
 
