@@ -1,5 +1,4 @@
-//===- ShardGather.h - Frozen weights from all GPUs that have slices -*- C++
-//-*-===//
+//===- ShardGather.h - Frozen weights of which GPUs have slices -*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_SHARDGATHER_H
 #define MGQ_RUNTIME_CUDA_SHARDGATHER_H
 
