@@ -170,7 +170,7 @@ static int attributeOf(CUdevice_attribute attribute, CUdevice device) {
   case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
     return settings().architecture % 10;
   case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-    return 4;
+    return multiprocessors;
   case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
     return 32;
   case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
