@@ -24,10 +24,10 @@ LOSSES, GRADIENTS = 1e-5, 1e-4  # relative to the CPU executable
 
 
 class CudaTest(Test):
-    """A test with the arguments --mgq-twin and --device (a folder)."""
+    """A test with the arguments --mgq-twin, --device (a folder), and `paths`."""
 
-    def __init__(self, name, doc, flags=()):
-        super().__init__(name, doc, "mgq-twin", "device", flags=flags)
+    def __init__(self, name, doc, *paths, flags=()):
+        super().__init__(name, doc, "mgq-twin", "device", *paths, flags=flags)
         self.twins = self.work / "twins"
         self.twins.mkdir()
 
