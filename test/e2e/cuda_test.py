@@ -346,8 +346,13 @@ def check_architectures(small):
     test.check(good, f"a newer GPU: {text}, status {code}")
     small.check_fault(
         "no compiler in the driver", (lack.format(120), "the driver does not compile it: "
-        "cuModuleLoadData: ", "CUDA_ERROR_JIT_COMPILATION_DISABLED",
+        "cuModuleLoadDataEx: ", "CUDA_ERROR_JIT_COMPILATION_DISABLED",
         "compile the program with --gpu-arch=sm_120"), MGQ_FAKE_SM="120", CUDA_DISABLE_PTX_JIT="1",
+    )  # fmt: skip
+    # The second call: the first is of a cubin, which this device refuses.
+    small.check_fault(
+        "PTX that is refused", ("cuModuleLoadDataEx: ", "CUDA_ERROR_INVALID_PTX", "ptxas fatal: "),
+        MGQ_FAKE_SM="87", MGQ_FAKE_FAIL="cuModuleLoadData:2:218",
     )  # fmt: skip
     small.check_fault(
         "an old GPU", ("GPU 0 (mgq test device 0 (sm_75)) is sm_75; sm_80 (Ampere) or later is "

@@ -2,6 +2,8 @@
 
 #include "runtime/src/cuda/Context.h"
 #include "runtime/src/common/Error.h"
+#include <algorithm>
+#include <iterator>
 
 using namespace mgq::rt;
 
@@ -108,12 +110,18 @@ static CUmodule compilePtx(const Context &context, const Notify &notify) {
   notify(fmt::format("{}: the driver compiles it, which takes a while the "
                      "first time; --gpu-arch=sm_{} saves that",
                      lack, sm));
+  char log[1024] = "";
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER,
+                            CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void *values[] = {log, reinterpret_cast<void *>(sizeof log - 1)};
   CUmodule module = nullptr;
-  CUresult status = cuTry(cuModuleLoadData, &module, image->data);
+  CUresult status =
+      cuTry(cuModuleLoadDataEx, &module, image->data, 2, options, values);
+  std::replace(std::begin(log), std::end(log), '\n', ' ');
   if (status != CUDA_SUCCESS)
-    fail("{}, and the driver does not compile it: cuModuleLoadData: {}; "
+    fail("{}, and the driver does not compile it: cuModuleLoadDataEx: {}{}{}; "
          "compile the program with --gpu-arch=sm_{}",
-         lack, driverText(status), sm);
+         lack, driverText(status), *log ? ": " : "", log, sm);
   return module;
 }
 

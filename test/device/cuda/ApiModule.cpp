@@ -164,9 +164,23 @@ MGQ_API cuModuleLoadData(CUmodule *handle, const void *image) {
   return CUDA_SUCCESS;
 }
 
-MGQ_API cuModuleLoadDataEx(CUmodule *handle, const void *image, unsigned,
-                           CUjit_option *, void **) {
-  return cuModuleLoadData(handle, image);
+/// The compiler of PTX says why it refuses one.
+MGQ_API cuModuleLoadDataEx(CUmodule *handle, const void *image, unsigned count,
+                           CUjit_option *options, void **values) {
+  CUresult status = cuModuleLoadData(handle, image);
+  char *log = nullptr;
+  size_t room = 0;
+  for (unsigned i = 0; i < count; ++i)
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER)
+      log = static_cast<char *>(values[i]);
+    else if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+      room = reinterpret_cast<size_t>(values[i]);
+    else
+      return CUDA_ERROR_INVALID_VALUE;
+  if (log && status == CUDA_ERROR_INVALID_PTX)
+    std::snprintf(log, room, "ptxas fatal: this text is not for sm_%d",
+                  settings().architecture);
+  return status;
 }
 
 MGQ_API cuModuleUnload(CUmodule handle) {
