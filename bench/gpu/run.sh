@@ -3,8 +3,8 @@
 #   FOLDER/run.sh [OUT.json]
 # FOLDER: what prepare.sh made. Needs a driver for CUDA 13, 6 GB in $TMPDIR (/tmp), and a
 # python3 with numpy, ml_dtypes, onnx, safetensors and torch for CUDA 13, whose wheels bring
-# cuBLASLt and cuDNN; without torch, nvidia-cublas and nvidia-cudnn-cu13, and nothing to
-# compare with. Prints a table, writes OUT.json, after each part. PARTS=kernels,tiny runs some.
+# cuBLASLt and cuDNN; without torch, nvidia-cudnn-cu13 and nvidia-cuda-runtime, and nothing to
+# compare with. Prints a table, writes OUT.json after each figure. PARTS=kernels,tiny runs some.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 command -v python3 > /dev/null || { echo "run.sh needs python3" >&2; exit 1; }
