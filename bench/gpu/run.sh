@@ -16,6 +16,6 @@ found = {str(path.parent) for place in places for path in pathlib.Path(place).rg
 print(":".join(sorted(found)))
 PY
 )
-# What is set goes first.
-export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH${libraries:+:}}$libraries
+# What is set goes first; libmgq_cudnn.so lies here.
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$here${libraries:+:$libraries}
 exec python3 "$here/run.py" "$here" "${1:-$here/gpu.json}"
