@@ -112,11 +112,7 @@ RankMemory::shardedWeights(const StepGraph &graph, const Kernels &kernels,
 }
 
 /// A slice of each shard, and two buffers for a whole one.
-void RankMemory::placeShards() {
-  if (shardedChunks.empty())
-    return;
-  std::vector<FrozenWeights<int64_t>> sizes =
-      shardedWeights(graph, kernels, copyWeights);
+void RankMemory::placeShards(ArrayRef<FrozenWeights<int64_t>> sizes) {
   int64_t largest[2] = {0, 0};
   for (auto [i, chunk] : llvm::enumerate(shardedChunks)) {
     Shard shard{chunk, {}, {}, {}};
@@ -243,6 +239,13 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
     for (Value operand : call.getOperands())
       if (auto ref = operand.getDefiningOp<nn::ParamRefOp>())
         used.insert(ref.getParamAttr().getAttr());
+  std::vector<FrozenWeights<int64_t>> spread;
+  if (!shardedChunks.empty())
+    spread = shardedWeights(graph, kernels, copyWeights);
+  // A rank packs its slices of layers, too, that it has no micro-batches for.
+  for (int64_t chunk : shardedChunks)
+    for (auto &[key, bytes] : spread[chunk].panels)
+      used.insert(key.first);
   SmallVector<nn::ParamOp> mine;
   for (nn::ParamOp param : module.getOps<nn::ParamOp>())
     if (used.contains(param.getSymNameAttr()))
@@ -264,7 +267,7 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
                        builder.getContext(),
                        FlatSymbolRefAttr::get(param.getSymNameAttr())));
   }
-  placeShards();
+  placeShards(spread);
   if (copyWeights)
     placeCopies(builder, calls);
   placePanels(calls);

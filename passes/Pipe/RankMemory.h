@@ -139,7 +139,7 @@ public:
   Region weights, gradients, optimizer, cells;
 
 private:
-  void placeShards();
+  void placeShards(llvm::ArrayRef<FrozenWeights<int64_t>> sizes);
   ArenaAttr shardedPlace(PanelKey key) const;
   ArenaAttr shardedPlace(CopyKey key) const;
   void placeCopies(mlir::OpBuilder &builder,
