@@ -325,10 +325,12 @@ Value Node::reduce(ReduceKind kind, Value x, ArrayRef<int64_t> axes,
 }
 
 Value Node::mean(Value x, ArrayRef<int64_t> axes, bool keepDims) {
+  Value sum = reduce(ReduceKind::Sum, x, axes, keepDims);
+  if (!sum) // Sizes may not be known.
+    return {};
   int64_t count = 1;
   for (int64_t axis : axes)
-    count *= x ? shapeOf(x)[axis] : 1;
-  Value sum = reduce(ReduceKind::Sum, x, axes, keepDims);
+    count *= shapeOf(x)[axis];
   if (!isFloat(x))
     return div(sum, scalarLike(static_cast<double>(count), x));
   return mul(sum, scalarLike(1.0 / static_cast<double>(count), x));

@@ -230,6 +230,7 @@ LogicalResult TrainBuilder::buildForward(const Calls &calls, unsigned losses) {
     for (Value operand : call.getOperands())
       operands.push_back(map.lookup(operand));
     func::CallOp forward = createCall(call, callee, operands, "forward");
+    call->setAttr(kInstanceAttr, forward->getAttr(kInstanceAttr));
     forwardCalls[call] = forward;
     map.map(call.getResults(),
             forward.getResults().take_front(call.getNumResults()));

@@ -1,5 +1,4 @@
-//===- LayerActivity.h - Activity of calls of layer functions ----*- C++
-//-*-===//
+//===- LayerActivity.h - Activity of calls of layer functions ---*- C++ -*-===//
 #ifndef MGQ_PASSES_NN_LAYERACTIVITY_H
 #define MGQ_PASSES_NN_LAYERACTIVITY_H
 

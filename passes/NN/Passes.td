@@ -58,7 +58,9 @@ def DifferentiatePass : Pass<"nn-differentiate", "::mlir::ModuleOp"> {
     `@layer.backward`; more activities of a layer get the suffixes `.1`, `.2`.
     Values that backward takes from forward are extra results of the call,
     unless they are operands or results of it already. What nothing trainable
-    lies below stays a call of the layer. With `split-weights`, gradients of
+    lies below stays a call of the layer. Calls carry `nn.instance`, the name of
+    the layer's instance; those of `@model` that `@train` repeats carry it, too.
+    With `split-weights`, gradients of
     parameters that take products are results of a second function,
     `@layer.backward_weight`, called in phase "weight".
   }];

@@ -49,24 +49,19 @@ static void recompute(ModelLayer layer) {
         call->replaceUsesOfWith(from, to);
 }
 
-/// Whether a call of @model is that of a layer in @train: forward may be a
-/// version of it with residuals.
-static bool isSameLayer(func::CallOp model, func::CallOp train) {
-  StringRef name = train.getCallee();
-  return name == model.getCallee() || (name.consume_front(model.getCallee()) &&
-                                       name.starts_with(".forward"));
-}
-
-/// Calls of @model stand in the order of @train's forward calls; those that
-/// the loss does not need go where their last operand is made.
+/// Calls of @model go where @train's forward call of the same instance is;
+/// those that the loss does not need go where their last operand is made.
 static void markModel(func::FuncOp model, ArrayRef<ModelLayer> layers,
                       ArrayRef<int64_t> chunkOfLayer) {
-  size_t next = 0;
+  llvm::DenseMap<Attribute, int64_t> chunkOf;
+  for (auto [layer, chunk] : llvm::zip_equal(layers, chunkOfLayer))
+    chunkOf[layer.forward->getAttr(nn::kInstanceAttr)] = chunk;
   int64_t last = chunkOfLayer.back();
   llvm::DenseSet<Operation *> inputsOnly;
   for (auto call : model.getOps<func::CallOp>()) {
-    if (next < layers.size() && isSameLayer(call, layers[next].forward)) {
-      setChunk(call, chunkOfLayer[next++]);
+    Attribute instance = call->getAttr(nn::kInstanceAttr);
+    if (auto it = chunkOf.find(instance); instance && it != chunkOf.end()) {
+      setChunk(call, it->second);
       continue;
     }
     int64_t chunk = -1;

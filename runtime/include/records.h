@@ -1,5 +1,4 @@
-//===- records.h - Runs a graph for every record of data -----------*- C++
-//-*-===//
+//===- records.h - Runs a graph for every record of data --------*- C++ -*-===//
 //
 // For mgq-run --records, which compiles a graph in process. Nothing here throws
 // through the caller: the compiler has no exceptions.

@@ -8,26 +8,19 @@ import os
 import shutil
 
 import numpy as np
-from harness import DATA, LORA, Test, read_log
+from harness import DATA, TRAINABLE, Test, read_log
 
 import st  # harness adds its folder to the path
 
-MODELS = {
-    "a1": LORA,
-    "a2": "llm_proj.*",
-    "a3": "llm_model.*,llm_proj.*",
-    "a5": LORA,
-    "a9": "query_tokens,visual_encoder.embeddings.position_embedding,"
-    "visual_encoder.encoder.layers.1.*,llm_proj.*",
-}
+MODELS = {model: TRAINABLE[model] for model in ("a1", "a2", "a3", "a5", "a9")}
 LOSSES, GRADIENTS = 1e-5, 1e-4  # relative to the CPU executable
 
 
 class CudaTest(Test):
-    """A test with the arguments --mgq-twin and --device (a folder)."""
+    """A test with the arguments --mgq-twin, --device (a folder), and `paths`."""
 
-    def __init__(self, name, doc, flags=()):
-        super().__init__(name, doc, "mgq-twin", "device", flags=flags)
+    def __init__(self, name, doc, *paths, flags=()):
+        super().__init__(name, doc, "mgq-twin", "device", *paths, flags=flags)
         self.twins = self.work / "twins"
         self.twins.mkdir()
 

@@ -308,6 +308,32 @@ def check_waits(small):
     test.check(count >= 9 and not silent, f"{count} waits left out, {silent} not reported")
 
 
+def check_sum_waits(small):
+    """A sum over replicas waits for gradients, the update for the sum, compressed or not;
+    waits that the runtime makes, and the program does not name."""
+    test, calls = small.test, small.test.work / "calls"
+    options = ("--micro-batches=2", "--replicas=2", "--bucket-size=1048576")
+    for what, warmup, *compression in (
+        ("a sum", ()),
+        ("a compressed sum", ("--compression-warmup", 0), "--gradient-compression=sparse24"),
+    ):
+        two = test.compile_cuda(small.model, mlp.TRAINABLE, *options, *compression, name="sums")
+
+        def run(two=two, warmup=warmup, **variables):
+            return launch.end(small.start((two, two), *warmup, steps=2, **variables))
+
+        calls.unlink(missing_ok=True)
+        statuses, errors = run(MGQ_FAKE_CALLS=str(calls))
+        counts = re.findall(r"^cuStreamWaitEvent (\d+)$", calls.read_text(), re.MULTILINE)
+        test.check(statuses == [0, 0] and counts == ["4", "4"], f"{what}: waits {counts} {errors}")
+        silent = []
+        for number in range(1, 5):
+            statuses, errors = run(changes={1: {"MGQ_FAKE_SKIP_WAIT": str(number)}})
+            if statuses == [0, 0] or "mgq test device: stream race: " not in "".join(errors):
+                silent.append(number)
+        test.check(not silent, f"{what}: of 4 waits left out {silent} not reported")
+
+
 # The fields of mgq_op up to `bytes`, and what they are of a message.
 OP = struct.Struct("<8i2i2q")
 SEND, RECEIVE = 4, 5
@@ -358,6 +384,7 @@ def main():
     check_times(ranks, small)
     check_uneven(ranks, small)
     check_waits(small)
+    check_sum_waits(small)
     check_compression(test)
     check_faults(small)
     check_size(small)

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+from examples import LORA, TRAINABLE, UPSTREAM  # noqa: E402, F401
 
 # For mpirun in containers: root may run it, with more ranks than cores.
 MPI = {
@@ -23,7 +24,6 @@ MPI = {
 os.environ.update(MPI)
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "models"
-LORA = "*.lora_[AB].*,llm_proj.*"
 
 
 class Test:

@@ -15,20 +15,11 @@ import itertools
 import shutil
 
 import numpy as np
-from harness import DATA, LORA, Test, read_folder, read_log
+from harness import DATA, TRAINABLE, Test, read_folder, read_log
 
 import st  # harness adds its folder to the path
 
-MODELS = {
-    "a1": LORA,
-    "a2": "llm_proj.*",
-    "a3": "llm_model.*,llm_proj.*",
-    "a5": LORA,
-    "a9": "query_tokens,visual_encoder.embeddings.position_embedding,"
-    "visual_encoder.encoder.layers.1.*,llm_proj.*",
-    "b1_gpt2": "*",
-    "b2_whisper": "*",
-}
+MODELS = ("a1", "a2", "a3", "a5", "a9", "b1_gpt2", "b2_whisper")
 SCHEDULES = ("gpipe", "one_f_one_b", "interleaved", "zero_bubble", "auto")
 # Micro-batches, stages, schedule, compute threads, transport.
 SAMPLE = (
@@ -69,7 +60,7 @@ class Matrix:
         if key not in self.executables:
             name = "-".join(map(str, (*key, *self.flags))).replace("=", "")
             self.executables[key] = self.test.compile(
-                DATA / model / "model.onnx", MODELS[model],
+                DATA / model / "model.onnx", TRAINABLE[model.split("_")[0]],
                 f"--micro-batches={micro_batches}", f"--stages={stages}",
                 f"--schedule={schedule}", *self.flags, name=name,
             )  # fmt: skip

@@ -4,7 +4,7 @@
 A small language model (mlp.py), cut where hardly anything is left on a stage: a
 loss whose chunk has weight gradients alone, with another weight for each
 micro-batch; three replicas of parameters with fewer values than replicas have
-lanes, on stages that own none.
+lanes, on stages that own none; layers alike but in precision, evaluated, too.
 """
 
 import onnx
@@ -59,6 +59,12 @@ def main():
     odd.check(
         "small replicas", "blocks.0.lora_A", ["--micro-batches=2", "--replicas=3"],
         [["--stages=2", "--cuts=blocks.0"], ["--stages=3", "--cuts=blocks.1,loss"]],
+    )  # fmt: skip
+    odd.check(
+        "layers alike but in precision", "blocks.1.lora_[AB],head",
+        ["--micro-batches=2", "--precision=layered"],
+        [["--stages=2", "--cuts=blocks.1"], ["--stages=3", "--cuts=blocks.0,loss"]],
+        ["--eval-data", odd.data],
     )  # fmt: skip
     odd.test.end()
 

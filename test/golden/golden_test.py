@@ -23,23 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 import st  # noqa: E402
+from examples import TRAINABLE  # noqa: E402
 
-LORA = "*.lora_[AB].*,llm_proj.*"
-# MODEL_DIR's prefix -> value of --trainable.
-TRAINABLE = {
-    "a1": LORA,
-    "a2": "llm_proj.*",
-    "a3": "llm_model.*,llm_proj.*",
-    "a4": LORA,
-    "a5": LORA,
-    "a6": LORA,
-    "a7": LORA,
-    "a8": LORA,
-    "a9": "query_tokens,visual_encoder.embeddings.position_embedding,"
-    "visual_encoder.encoder.layers.1.*,llm_proj.*",
-    "b1": "*",
-    "b2": "*",
-}
 MAY_REFUSE = {"a8"}
 EXPORTER_FLAGS = ("do_constant_folding=False", "keep_initializers_as_inputs")
 RECORDS = 4  # records in inputs.safetensors

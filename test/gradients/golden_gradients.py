@@ -17,14 +17,9 @@ import sys
 from array import array
 from pathlib import Path
 
-LORA = "*.lora_[AB].*,llm_proj.*"
-# MODEL_DIR's prefix -> value of --trainable.
-TRAINABLE = {
-    "a2": "llm_proj.*",
-    "a3": "llm_model.*,llm_proj.*",
-    "a9": "query_tokens,visual_encoder.embeddings.position_embedding,"
-    "visual_encoder.encoder.layers.1.*,llm_proj.*",
-}
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+from examples import TRAINABLE  # noqa: E402
+
 TOLERANCE = 1e-4
 
 
@@ -58,7 +53,7 @@ def permuted(values, shape, permutation):
 
 def build(model, args):
     """Runs the passes; returns the file of IR with @train."""
-    trainable = TRAINABLE.get(model.name.split("_")[0], LORA)
+    trainable = TRAINABLE[model.name.split("_")[0]]
     passes = (
         "builtin.module(nn-simplify,nn-check-static,nn-mark{trainable=%s},nn-outline,"
         "nn-differentiate{recompute=%s},nn-check-differentiated)" % (trainable, args.recompute)

@@ -1,5 +1,4 @@
-//===- AllocationCount.h - Counts calls of malloc and friends ------*- C++
-//-*-===//
+//===- AllocationCount.h - Counts calls of malloc and friends ---*- C++ -*-===//
 #ifndef MGQ_TEST_RUNTIME_ALLOCATIONCOUNT_H
 #define MGQ_TEST_RUNTIME_ALLOCATIONCOUNT_H
 

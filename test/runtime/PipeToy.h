@@ -1,5 +1,4 @@
-//===- PipeToy.h - A hand-written pipeline -------------------------*- C++
-//-*-===//
+//===- PipeToy.h - A hand-written pipeline ----------------------*- C++ -*-===//
 //
 // Stands in for a planner: the same model on any number of stages, replicas and
 // chunks, with the same bits. Width 8, 2 samples a micro-batch:

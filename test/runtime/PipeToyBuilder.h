@@ -1,5 +1,4 @@
-//===- PipeToyBuilder.h - How the pipeline's tables are made -------*- C++
-//-*-===//
+//===- PipeToyBuilder.h - How the pipeline's tables are made ----*- C++ -*-===//
 #ifndef MGQ_TEST_RUNTIME_PIPETOYBUILDER_H
 #define MGQ_TEST_RUNTIME_PIPETOYBUILDER_H
 

@@ -1,5 +1,4 @@
-//===- PipeToyKernels.h - What a generated object would hold -------*- C++
-//-*-===//
+//===- PipeToyKernels.h - What a generated object would hold ----*- C++ -*-===//
 //
 // Each kernel says its arguments: operands, then results.
 //

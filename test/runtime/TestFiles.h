@@ -1,5 +1,4 @@
-//===- TestFiles.h - Files and processes for tests -----------------*- C++
-//-*-===//
+//===- TestFiles.h - Files and processes for tests --------------*- C++ -*-===//
 #ifndef MGQ_TEST_RUNTIME_TESTFILES_H
 #define MGQ_TEST_RUNTIME_TESTFILES_H
 

@@ -1,5 +1,4 @@
-//===- ToyModel.h - A hand-written program -------------------------*- C++
-//-*-===//
+//===- ToyModel.h - A hand-written program ----------------------*- C++ -*-===//
 //
 // Stands in for a generated object: a classifier of 2 samples a micro-batch.
 //

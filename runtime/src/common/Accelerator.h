@@ -1,5 +1,4 @@
-//===- Accelerator.h - A device that works beside the host ---------*- C++
-//-*-===//
+//===- Accelerator.h - A device that works beside the host ------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_ACCELERATOR_H
 #define MGQ_RUNTIME_COMMON_ACCELERATOR_H
 

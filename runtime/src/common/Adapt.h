@@ -1,5 +1,4 @@
-//===- Adapt.h - How many micro-batches a step should have ---------*- C++
-//-*-===//
+//===- Adapt.h - How many micro-batches a step should have ------*- C++ -*-===//
 //
 // The policy alone: measurements in, numbers of micro-batches out. More
 // micro-batches fill a pipeline better; smaller ones are computed less

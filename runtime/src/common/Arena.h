@@ -1,5 +1,4 @@
-//===- Arena.h - The one block of memory of a rank -----------------*- C++
-//-*-===//
+//===- Arena.h - The one block of memory of a rank --------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_ARENA_H
 #define MGQ_RUNTIME_COMMON_ARENA_H
 

@@ -1,5 +1,4 @@
-//===- Checkpoint.h - Saves and restores training ------------------*- C++
-//-*-===//
+//===- Checkpoint.h - Saves and restores training ---------------*- C++ -*-===//
 //
 // A checkpoint is a folder `checkpoint-STEP`. It is written under a temporary
 // name (`.tmp-checkpoint-...`) and renamed when all is on disk, so that a

@@ -1,5 +1,4 @@
-//===- Chief.h - What rank 0 alone does ----------------------------*- C++
-//-*-===//
+//===- Chief.h - What rank 0 alone does -------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_CHIEF_H
 #define MGQ_RUNTIME_COMMON_CHIEF_H
 

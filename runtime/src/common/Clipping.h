@@ -1,5 +1,4 @@
-//===- Clipping.h - Limits on the gradients' norm ------------------*- C++
-//-*-===//
+//===- Clipping.h - Limits on the gradients' norm ---------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_CLIPPING_H
 #define MGQ_RUNTIME_COMMON_CLIPPING_H
 

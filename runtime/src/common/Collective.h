@@ -1,5 +1,4 @@
-//===- Collective.h - Messages that several ranks exchange ---------*- C++
-//-*-===//
+//===- Collective.h - Messages that several ranks exchange ------*- C++ -*-===//
 //
 // A collective is a state machine: begin() posts its first messages, advance()
 // looks whether what is open has arrived and goes on. Neither sleeps, so the

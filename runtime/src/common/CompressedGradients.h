@@ -1,5 +1,4 @@
-//===- CompressedGradients.h - Sums over replicas, compressed ------*- C++
-//-*-===//
+//===- CompressedGradients.h - Sums over replicas, compressed ---*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_COMPRESSEDGRADIENTS_H
 #define MGQ_RUNTIME_COMMON_COMPRESSEDGRADIENTS_H
 

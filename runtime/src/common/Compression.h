@@ -1,5 +1,4 @@
-//===- Compression.h - Gradients in fewer bytes --------------------*- C++
-//-*-===//
+//===- Compression.h - Gradients in fewer bytes -----------------*- C++ -*-===//
 //
 // A *block* is up to 256 consecutive values of one parameter; blocks never
 // cross parameters. Encoded, one after the other, little-endian:

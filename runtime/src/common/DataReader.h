@@ -1,5 +1,4 @@
-//===- DataReader.h - Records of training data ---------------------*- C++
-//-*-===//
+//===- DataReader.h - Records of training data ------------------*- C++ -*-===//
 //
 // A record is one micro-batch's input. Files hold each input of the model as a
 // tensor with a leading axis of records, or with a leading axis of samples, of

@@ -1,5 +1,4 @@
-//===- Device.h - What a rank's layer functions run on -------------*- C++
-//-*-===//
+//===- Device.h - What a rank's layer functions run on ----------*- C++ -*-===//
 //
 // Layer functions run on the host, or on an accelerator, which they only give
 // work: it goes on by itself. Common code is written for both. Where it says

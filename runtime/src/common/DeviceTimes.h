@@ -1,5 +1,4 @@
-//===- DeviceTimes.h - When an accelerator computed ----------------*- C++
-//-*-===//
+//===- DeviceTimes.h - When an accelerator computed -------------*- C++ -*-===//
 //
 // Where times are asked for (--summary): when a rank's accelerator computed in
 // a step, and when its messages travelled, which began when both sides had. So

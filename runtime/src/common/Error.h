@@ -1,5 +1,4 @@
-//===- Error.h - Errors the user sees ------------------------------*- C++
-//-*-===//
+//===- Error.h - Errors the user sees ---------------------------*- C++ -*-===//
 //
 // Inside the runtime a fault is an exception that carries one line of text;
 // main() prints it as `error: ...`. None crosses rt.h.

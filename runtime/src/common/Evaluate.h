@@ -1,5 +1,4 @@
-//===- Evaluate.h - Forward passes over a data set -----------------*- C++
-//-*-===//
+//===- Evaluate.h - Forward passes over a data set --------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_EVALUATE_H
 #define MGQ_RUNTIME_COMMON_EVALUATE_H
 

@@ -1,5 +1,4 @@
-//===- Files.h - Mapped files, atomic writing ----------------------*- C++
-//-*-===//
+//===- Files.h - Mapped files, atomic writing -------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_FILES_H
 #define MGQ_RUNTIME_COMMON_FILES_H
 

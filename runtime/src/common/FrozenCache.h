@@ -1,5 +1,4 @@
-//===- FrozenCache.h - Outputs of the frozen prefix, kept ----------*- C++
-//-*-===//
+//===- FrozenCache.h - Outputs of the frozen prefix, kept -------*- C++ -*-===//
 //
 // What comes before the first layer that trains gives the same for the same
 // record in every epoch. With --cache-frozen the values that the rest of the

@@ -1,5 +1,4 @@
-//===- FrozenStore.h - Values by record, in memory or files --------*- C++
-//-*-===//
+//===- FrozenStore.h - Values by record, in memory or files -----*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_FROZENSTORE_H
 #define MGQ_RUNTIME_COMMON_FROZENSTORE_H
 

@@ -1,5 +1,4 @@
-//===- Glob.h - Patterns over parameter names ----------------------*- C++
-//-*-===//
+//===- Glob.h - Patterns over parameter names -------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_GLOB_H
 #define MGQ_RUNTIME_COMMON_GLOB_H
 

@@ -1,5 +1,4 @@
-//===- Group.h - All ranks of a run --------------------------------*- C++
-//-*-===//
+//===- Group.h - All ranks of a run -----------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_GROUP_H
 #define MGQ_RUNTIME_COMMON_GROUP_H
 

@@ -1,5 +1,4 @@
-//===- HiddenTime.h - Communication while a rank computes ----------*- C++
-//-*-===//
+//===- HiddenTime.h - Communication while a rank computes -------*- C++ -*-===//
 //
 // Per step: the union of the times in which messages of this rank travelled,
 // its part while the rank computed, and the largest part that could be:

@@ -1,5 +1,4 @@
-//===- Interrupt.h - Signals that end a run ------------------------*- C++
-//-*-===//
+//===- Interrupt.h - Signals that end a run ---------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_INTERRUPT_H
 #define MGQ_RUNTIME_COMMON_INTERRUPT_H
 

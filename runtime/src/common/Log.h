@@ -1,5 +1,4 @@
-//===- Log.h - One JSON object a step ------------------------------*- C++
-//-*-===//
+//===- Log.h - One JSON object a step ---------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_LOG_H
 #define MGQ_RUNTIME_COMMON_LOG_H
 

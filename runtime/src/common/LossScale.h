@@ -1,5 +1,4 @@
-//===- LossScale.h - The factor on the backward seed ---------------*- C++
-//-*-===//
+//===- LossScale.h - The factor on the backward seed ------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_LOSSSCALE_H
 #define MGQ_RUNTIME_COMMON_LOSSSCALE_H
 

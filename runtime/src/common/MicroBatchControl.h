@@ -1,5 +1,4 @@
-//===- MicroBatchControl.h - The number of micro-batches of a step -*- C++
-//-*-===//
+//===- MicroBatchControl.h - How many micro-batches a step has --*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_MICROBATCHCONTROL_H
 #define MGQ_RUNTIME_COMMON_MICROBATCHCONTROL_H
 

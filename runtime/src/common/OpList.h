@@ -1,5 +1,4 @@
-//===- OpList.h - A rank's program, ready to run -------------------*- C++
-//-*-===//
+//===- OpList.h - A rank's program, ready to run ----------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_OPLIST_H
 #define MGQ_RUNTIME_COMMON_OPLIST_H
 

@@ -1,5 +1,4 @@
-//===- Optimizer.h - Gradients, norms, AdamW -----------------------*- C++
-//-*-===//
+//===- Optimizer.h - Gradients, norms, AdamW --------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_OPTIMIZER_H
 #define MGQ_RUNTIME_COMMON_OPTIMIZER_H
 

@@ -1,5 +1,4 @@
-//===- Options.h - The executable's command line -------------------*- C++
-//-*-===//
+//===- Options.h - The executable's command line ----------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_OPTIONS_H
 #define MGQ_RUNTIME_COMMON_OPTIONS_H
 

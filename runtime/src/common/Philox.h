@@ -1,5 +1,4 @@
-//===- Philox.h - Counter-based random numbers ---------------------*- C++
-//-*-===//
+//===- Philox.h - Counter-based random numbers ------------------*- C++ -*-===//
 //
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 // SC 2011): ten rounds of two 32x32 -> 64 bit products. A number depends on key

@@ -1,5 +1,4 @@
-//===- Program.h - One rank's view of a program --------------------*- C++
-//-*-===//
+//===- Program.h - One rank's view of a program -----------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_PROGRAM_H
 #define MGQ_RUNTIME_COMMON_PROGRAM_H
 

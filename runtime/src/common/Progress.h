@@ -1,5 +1,4 @@
-//===- Progress.h - What a person sees while training --------------*- C++
-//-*-===//
+//===- Progress.h - What a person sees while training -----------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_PROGRESS_H
 #define MGQ_RUNTIME_COMMON_PROGRESS_H
 

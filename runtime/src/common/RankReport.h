@@ -1,5 +1,4 @@
-//===- RankReport.h - What a rank tells of itself ------------------*- C++
-//-*-===//
+//===- RankReport.h - What a rank tells of itself ---------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_RANKREPORT_H
 #define MGQ_RUNTIME_COMMON_RANKREPORT_H
 

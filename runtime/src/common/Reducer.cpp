@@ -114,7 +114,8 @@ void Reducer::progress() {
     return;
   for (Entry &entry : entries) {
     auto isDone = [&](size_t i) {
-      return entries[i].state == State::Done || entries[i].state == State::Idle;
+      State state = entries[i].state;
+      return state != State::Waiting && state != State::Running;
     };
     if (entry.state == State::Waiting &&
         std::all_of(entry.before.begin(), entry.before.end(), isDone))
@@ -155,8 +156,10 @@ void Reducer::finish(int32_t op) {
     if (isOpen())
       sleep(-1);
   }
-  if (entry && entry->state == State::Done)
+  if (entry && entry->state == State::Done) {
     entry->collective->join();
+    entry->state = State::Joined;
+  }
 }
 
 void Reducer::finishAll() {

@@ -1,5 +1,4 @@
-//===- Reducer.h - Collectives beside what a rank computes ---------*- C++
-//-*-===//
+//===- Reducer.h - Collectives beside what a rank computes ------*- C++ -*-===//
 //
 // The gradients of a rank are cut into buckets, each an MGQ_OP_ALL_REDUCE of
 // the program. A bucket's sum goes on beside what the rank computes: it is
@@ -63,7 +62,7 @@ public:
   bool empty() const { return entries.empty(); }
 
 private:
-  enum class State { Idle, Waiting, Running, Done };
+  enum class State { Idle, Waiting, Running, Done, Joined };
   struct Entry {
     int32_t op; ///< Index in the program.
     int32_t kind;

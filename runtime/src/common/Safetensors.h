@@ -1,5 +1,4 @@
-//===- Safetensors.h - Reader and writer of safetensors files ------*- C++
-//-*-===//
+//===- Safetensors.h - Reader and writer of safetensors files ---*- C++ -*-===//
 //
 // A file is: u64 header length, JSON header, data. The reader trusts nothing:
 // every length and offset is checked before use.

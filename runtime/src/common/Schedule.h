@@ -1,5 +1,4 @@
-//===- Schedule.h - Learning rate over steps -----------------------*- C++
-//-*-===//
+//===- Schedule.h - Learning rate over steps --------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_SCHEDULE_H
 #define MGQ_RUNTIME_COMMON_SCHEDULE_H
 

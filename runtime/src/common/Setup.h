@@ -1,5 +1,4 @@
-//===- Setup.h - What ranks agree on before they train -------------*- C++
-//-*-===//
+//===- Setup.h - What ranks agree on before they train ----------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_SETUP_H
 #define MGQ_RUNTIME_COMMON_SETUP_H
 

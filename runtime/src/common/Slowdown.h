@@ -1,5 +1,4 @@
-//===- Slowdown.h - Artificially slow stages -----------------------*- C++
-//-*-===//
+//===- Slowdown.h - Artificially slow stages --------------------*- C++ -*-===//
 //
 // For tests and measurements: what small kernels take is noise, so ranks sleep
 // for as long as larger ones would compute. docs/AdaptiveMicroBatches.md says

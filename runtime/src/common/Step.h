@@ -1,5 +1,4 @@
-//===- Step.h - Runs one optimizer step ----------------------------*- C++
-//-*-===//
+//===- Step.h - Runs one optimizer step -------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_STEP_H
 #define MGQ_RUNTIME_COMMON_STEP_H
 

@@ -1,5 +1,4 @@
-//===- Trace.h - What ran when -------------------------------------*- C++
-//-*-===//
+//===- Trace.h - What ran when ----------------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_TRACE_H
 #define MGQ_RUNTIME_COMMON_TRACE_H
 

@@ -1,5 +1,4 @@
-//===- Trainer.h - A rank's training run ---------------------------*- C++
-//-*-===//
+//===- Trainer.h - A rank's training run ------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_TRAINER_H
 #define MGQ_RUNTIME_COMMON_TRAINER_H
 

@@ -1,5 +1,4 @@
-//===- Transfer.h - Parameters to and from rank 0 ------------------*- C++
-//-*-===//
+//===- Transfer.h - Parameters to and from rank 0 ---------------*- C++ -*-===//
 //
 // Rank 0 alone reads and writes checkpoints; no disk need be shared. Tensors
 // travel piece by piece in the canonical layout, so that no rank needs room for

@@ -1,5 +1,4 @@
-//===- Types.h - Element types, shapes, conversions ----------------*- C++
-//-*-===//
+//===- Types.h - Element types, shapes, conversions -------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_TYPES_H
 #define MGQ_RUNTIME_COMMON_TYPES_H
 

@@ -1,5 +1,4 @@
-//===- Variants.h - A rank's programs for several micro-batches ----*- C++
-//-*-===//
+//===- Variants.h - A rank's programs for several micro-batches -*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_VARIANTS_H
 #define MGQ_RUNTIME_COMMON_VARIANTS_H
 

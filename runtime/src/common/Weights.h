@@ -1,5 +1,4 @@
-//===- Weights.h - Parameters in their files -----------------------*- C++
-//-*-===//
+//===- Weights.h - Parameters in their files --------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_COMMON_WEIGHTS_H
 #define MGQ_RUNTIME_COMMON_WEIGHTS_H
 

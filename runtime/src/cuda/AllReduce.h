@@ -1,5 +1,4 @@
-//===- AllReduce.h - Sums over replicas on GPUs --------------------*- C++
-//-*-===//
+//===- AllReduce.h - Sums over replicas on GPUs -----------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_ALLREDUCE_H
 #define MGQ_RUNTIME_CUDA_ALLREDUCE_H
 

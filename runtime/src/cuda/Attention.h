@@ -1,5 +1,4 @@
-//===- Attention.h - Attention by cuDNN ----------------------------*- C++
-//-*-===//
+//===- Attention.h - Attention by cuDNN -------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_ATTENTION_H
 #define MGQ_RUNTIME_CUDA_ATTENTION_H
 

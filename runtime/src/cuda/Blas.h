@@ -1,5 +1,4 @@
-//===- Blas.h - Products by cuBLASLt -------------------------------*- C++
-//-*-===//
+//===- Blas.h - Products by cuBLASLt ----------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_BLAS_H
 #define MGQ_RUNTIME_CUDA_BLAS_H
 

@@ -1,5 +1,4 @@
-//===- Channels.h - Orders of messages between ranks ---------------*- C++
-//-*-===//
+//===- Channels.h - Orders of messages between ranks ------------*- C++ -*-===//
 //
 // NCCL has no tags: both sides of a message know it by its place in the order
 // in which they enqueue what goes from one to the other. A *channel* is

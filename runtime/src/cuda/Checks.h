@@ -1,5 +1,4 @@
-//===- Checks.h - Indices out of range on a GPU --------------------*- C++
-//-*-===//
+//===- Checks.h - Indices out of range on a GPU -----------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_CHECKS_H
 #define MGQ_RUNTIME_CUDA_CHECKS_H
 

@@ -1,5 +1,4 @@
-//===- Context.h - A rank's GPU and its code -----------------------*- C++
-//-*-===//
+//===- Context.h - A rank's GPU and its code --------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_CONTEXT_H
 #define MGQ_RUNTIME_CUDA_CONTEXT_H
 

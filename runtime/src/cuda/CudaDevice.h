@@ -1,5 +1,4 @@
-//===- CudaDevice.h - A rank on a GPU ------------------------------*- C++
-//-*-===//
+//===- CudaDevice.h - A rank on a GPU ---------------------------*- C++ -*-===//
 //
 // Layer functions enqueue on the compute stream, and so does all that Device
 // says is enqueued. The host waits for it only in synchronize(), readNow() and
@@ -19,6 +18,7 @@
 #include "runtime/src/cuda/Graphs.h"
 #include "runtime/src/cuda/Network.h"
 #include "runtime/src/cuda/Staging.h"
+#include <deque>
 #include <optional>
 #include <utility>
 

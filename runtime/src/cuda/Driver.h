@@ -1,5 +1,4 @@
-//===- Driver.h - The CUDA driver ----------------------------------*- C++
-//-*-===//
+//===- Driver.h - The CUDA driver -------------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_DRIVER_H
 #define MGQ_RUNTIME_CUDA_DRIVER_H
 

@@ -1,5 +1,4 @@
-//===- Graphs.h - Work that a GPU gets at once ---------------------*- C++
-//-*-===//
+//===- Graphs.h - Work that a GPU gets at once ------------------*- C++ -*-===//
 //
 // What is enqueued again and again is recorded as CUDA graphs: one call of the
 // driver gives the GPU all of it. Graphs are made while the GPU has nothing to

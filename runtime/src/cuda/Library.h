@@ -1,5 +1,4 @@
-//===- Library.h - Libraries found at run time ---------------------*- C++
-//-*-===//
+//===- Library.h - Libraries found at run time ------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_LIBRARY_H
 #define MGQ_RUNTIME_CUDA_LIBRARY_H
 

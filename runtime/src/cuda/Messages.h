@@ -1,5 +1,4 @@
-//===- Messages.h - Between arenas of GPUs -------------------------*- C++
-//-*-===//
+//===- Messages.h - Between arenas of GPUs ----------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_MESSAGES_H
 #define MGQ_RUNTIME_CUDA_MESSAGES_H
 

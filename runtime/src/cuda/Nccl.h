@@ -1,5 +1,4 @@
-//===- Nccl.h - NCCL, found at run time ----------------------------*- C++
-//-*-===//
+//===- Nccl.h - NCCL, found at run time -------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_NCCL_H
 #define MGQ_RUNTIME_CUDA_NCCL_H
 

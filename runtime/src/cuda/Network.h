@@ -1,5 +1,4 @@
-//===- Network.h - How a rank's GPU reaches others ------------------*- C++
-//-*-===//
+//===- Network.h - How a rank's GPU reaches others --------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_NETWORK_H
 #define MGQ_RUNTIME_CUDA_NETWORK_H
 

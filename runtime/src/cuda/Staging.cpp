@@ -15,27 +15,26 @@ PinnedMemory::PinnedMemory(int64_t bytes) {
 }
 
 Staging::Staging(CUstream stream, std::function<void(CUevent)> wait)
-    : stream(stream), wait(std::move(wait)) {
-  for (size_t i = 0; i < mostOpen; ++i)
-    unused.push_back(&events.emplace_back());
-}
+    : stream(stream), wait(std::move(wait)), writes(mostOpen) {}
 
 void Staging::finishOldest() {
-  wait(*open.front().copied);
-  unused.push_back(open.front().copied);
-  open.pop_front();
+  wait(writes[oldest % mostOpen].copied);
+  ++oldest;
 }
 
 bool Staging::isFree(int64_t from, int64_t to) const {
-  return std::none_of(open.begin(), open.end(), [&](const Open &one) {
-    return one.begin < to && from < one.end;
-  });
+  for (size_t i = oldest; i != newest; ++i) {
+    const Write &one = writes[i % mostOpen];
+    if (one.begin < to && from < one.end)
+      return false;
+  }
+  return true;
 }
 
 void Staging::reserve(int64_t bytes) {
   if (4 * bytes <= size && ring)
     return;
-  while (!open.empty())
+  while (oldest != newest)
     finishOldest();
   size = std::max(4 * bytes, leastRing);
   ring.reset();
@@ -47,7 +46,7 @@ std::byte *Staging::begin(int64_t bytes) {
   reserve(bytes);
   if (next + bytes > size)
     next = 0;
-  while (open.size() >= mostOpen || !isFree(next, next + bytes))
+  while (newest - oldest == mostOpen || !isFree(next, next + bytes))
     finishOldest();
   first = next;
   count = bytes;
@@ -60,8 +59,8 @@ void Staging::end(CUdeviceptr to) {
     return;
   cuCall(cuMemcpyHtoDAsync, to, ring->data() + first,
          static_cast<size_t>(count), stream);
-  Event *copied = unused.back();
-  unused.pop_back();
-  open.push_back({first, first + count, copied});
-  copied->record(stream);
+  Write &write = writes[newest++ % mostOpen];
+  write.begin = first;
+  write.end = first + count;
+  write.copied.record(stream);
 }

@@ -1,11 +1,9 @@
-//===- Staging.h - From the host to a device -----------------------*- C++
-//-*-===//
+//===- Staging.h - From the host to a device --------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_CUDA_STAGING_H
 #define MGQ_RUNTIME_CUDA_STAGING_H
 
 #include "runtime/src/cuda/Driver.h"
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -43,9 +41,9 @@ public:
 
 private:
   /// A write whose copy may not have run.
-  struct Open {
-    int64_t begin, end;
-    Event *copied;
+  struct Write {
+    int64_t begin = 0, end = 0;
+    Event copied;
   };
   void finishOldest();
   bool isFree(int64_t first, int64_t last) const;
@@ -55,9 +53,10 @@ private:
   std::unique_ptr<PinnedMemory> ring;
   int64_t size = 0, next = 0;
   int64_t first = 0, count = 0; ///< Of the write that is being made.
-  std::deque<Open> open;        ///< Oldest first.
-  std::deque<Event> events;     // Addresses stay.
-  std::vector<Event *> unused;
+  /// Those from `oldest` on, up to `newest`, may not have run; by their numbers
+  /// modulo how many there are.
+  std::vector<Write> writes;
+  size_t oldest = 0, newest = 0;
 };
 
 } // namespace mgq::rt

@@ -1,5 +1,4 @@
-//===- Executor.h - Runs a rank's sequences ------------------------*- C++
-//-*-===//
+//===- Executor.h - Runs a rank's sequences ---------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_LOCAL_EXECUTOR_H
 #define MGQ_RUNTIME_LOCAL_EXECUTOR_H
 

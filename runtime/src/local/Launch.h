@@ -1,5 +1,4 @@
-//===- Launch.h - Starts the ranks of this process -----------------*- C++
-//-*-===//
+//===- Launch.h - Starts the ranks of this process --------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_LOCAL_LAUNCH_H
 #define MGQ_RUNTIME_LOCAL_LAUNCH_H
 

@@ -1,5 +1,4 @@
-//===- LaunchEnvironment.h - What a launcher says -------------------*- C++
-//-*-===//
+//===- LaunchEnvironment.h - What a launcher says ---------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_LOCAL_LAUNCHENVIRONMENT_H
 #define MGQ_RUNTIME_LOCAL_LAUNCHENVIRONMENT_H
 

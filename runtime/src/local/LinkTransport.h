@@ -1,5 +1,4 @@
-//===- LinkTransport.h - An artificial link between ranks ----------*- C++
-//-*-===//
+//===- LinkTransport.h - An artificial link between ranks -------*- C++ -*-===//
 //
 // For tests and measurements on one machine: a transport around another one
 // whose messages arrive no earlier than a link would allow. Each directed pair

@@ -1,5 +1,4 @@
-//===- Plugin.h - Loads transports ---------------------------------*- C++
-//-*-===//
+//===- Plugin.h - Loads transports ------------------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_LOCAL_PLUGIN_H
 #define MGQ_RUNTIME_LOCAL_PLUGIN_H
 
@@ -13,8 +12,9 @@ namespace mgq::rt {
 /// executable.
 std::vector<std::string> pluginFolders(const char *folder);
 
-/// Opens the transport of libmgq_NAME.so, found in one of pluginFolders(). Throws Error that says where it has
-/// looked, or what the plugin says. A plugin stays loaded.
+/// Opens the transport of libmgq_NAME.so, found in one of pluginFolders().
+/// Throws Error that says where it has looked, or what the plugin says. A
+/// plugin stays loaded.
 mgq_transport *openPlugin(const char *name, const char *folder,
                           double timeoutSeconds);
 

@@ -1,5 +1,4 @@
-//===- ThreadPool.h - Compute threads of a rank --------------------*- C++
-//-*-===//
+//===- ThreadPool.h - Compute threads of a rank -----------------*- C++ -*-===//
 //
 // A caller hands out indices by tickets and works along; it waits for started
 // indices only, never for a worker that has not woken up. Between jobs workers

@@ -1,5 +1,4 @@
-//===- ThreadTransport.h - Ranks as threads of one process ---------*- C++
-//-*-===//
+//===- ThreadTransport.h - Ranks as threads of one process ------*- C++ -*-===//
 //
 // A message is one memcpy, made by the side that comes second: the sender if
 // the receiver has posted its place, else the receiver. Nothing is allocated

@@ -1,5 +1,4 @@
-//===- Heartbeat.h - Beats between processes of mpirun -------------*- C++
-//-*-===//
+//===- Heartbeat.h - Beats between processes of mpirun ----------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_MPI_HEARTBEAT_H
 #define MGQ_RUNTIME_MPI_HEARTBEAT_H
 

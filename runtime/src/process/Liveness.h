@@ -1,5 +1,4 @@
-//===- Liveness.h - Which processes are alive ----------------------*- C++
-//-*-===//
+//===- Liveness.h - Which processes are alive -------------------*- C++ -*-===//
 //
 // Now and then a process tells all others how long ago its rank called the
 // transport, and for whom the rank waits. One that waits is as alive as that

@@ -1,5 +1,4 @@
-//===- ProcessTransport.h - The rank's side of a plugin -------------*- C++
-//-*-===//
+//===- ProcessTransport.h - The rank's side of a plugin ---------*- C++ -*-===//
 //
 // What transports between processes share: a rank's calls become commands,
 // which one communication thread of the process carries out. So messages go on

@@ -1,5 +1,4 @@
-//===- Connection.h - Frames between two ranks ---------------------*- C++
-//-*-===//
+//===- Connection.h - Frames between two ranks ------------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_TCP_CONNECTION_H
 #define MGQ_RUNTIME_TCP_CONNECTION_H
 

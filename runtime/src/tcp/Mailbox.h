@@ -1,5 +1,4 @@
-//===- Mailbox.h - What has come, and what is waited for -----------*- C++
-//-*-===//
+//===- Mailbox.h - What has come, and what is waited for --------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_TCP_MAILBOX_H
 #define MGQ_RUNTIME_TCP_MAILBOX_H
 

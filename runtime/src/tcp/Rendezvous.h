@@ -1,5 +1,4 @@
-//===- Rendezvous.h - How processes find each other ----------------*- C++
-//-*-===//
+//===- Rendezvous.h - How processes find each other -------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_TCP_RENDEZVOUS_H
 #define MGQ_RUNTIME_TCP_RENDEZVOUS_H
 

@@ -1,5 +1,4 @@
-//===- Sockets.h - Sockets that meet a deadline --------------------*- C++
-//-*-===//
+//===- Sockets.h - Sockets that meet a deadline -----------------*- C++ -*-===//
 #ifndef MGQ_RUNTIME_TCP_SOCKETS_H
 #define MGQ_RUNTIME_TCP_SOCKETS_H
 

@@ -1,6 +1,7 @@
 //===- Settings.cpp - What the environment asks for -----------------------===//
 
 #include "test/device/cuda/Settings.h"
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -58,6 +59,7 @@ static Settings readSettings() {
   readNumber("MGQ_FAKE_SEED", result.seed, 0);
   readNumber("MGQ_FAKE_DELAY", result.delay, 0);
   readNumber("MGQ_FAKE_TIMEOUT", result.timeout, 1);
+  readNumber("MGQ_FAKE_SKIP_WAIT", result.skippedWait, 1);
   if (const char *folder = std::getenv("MGQ_TWIN_DIR"))
     result.twinFolder = folder;
   if (const char *file = std::getenv("MGQ_FAKE_REPORT"))
@@ -101,6 +103,11 @@ int mgq::device::injectedFailure(const char *function) {
     if (failure.function == name && failure.call == call)
       return failure.code;
   return 0;
+}
+
+bool mgq::device::isSkippedWait() {
+  static std::atomic<int64_t> waits{0};
+  return settings().skippedWait && ++waits == settings().skippedWait;
 }
 
 void mgq::device::writeCalls() {

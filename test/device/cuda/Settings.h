@@ -25,6 +25,7 @@ struct Settings {
   uint64_t seed = 0;          ///< MGQ_FAKE_SEED
   int delay = 100;            ///< MGQ_FAKE_DELAY, microseconds at most
   int timeout = 60;           ///< MGQ_FAKE_TIMEOUT, seconds
+  int64_t skippedWait = 0;    ///< MGQ_FAKE_SKIP_WAIT, 0: none
   std::string twinFolder;     ///< MGQ_TWIN_DIR
   std::string reportFile;     ///< MGQ_FAKE_REPORT
   std::string callsFile;      ///< MGQ_FAKE_CALLS
@@ -37,6 +38,9 @@ MGQ_DEVICE_EXPORT const Settings &settings();
 /// Counts a call of `function`. The code with which it must fail, 0: it need
 /// not.
 MGQ_DEVICE_EXPORT int injectedFailure(const char *function);
+
+/// Whether this wait of a stream for an event is the one to leave out.
+bool isSkippedWait();
 
 /// Adds to the file in MGQ_FAKE_CALLS how often each function was called.
 void writeCalls();

@@ -25,12 +25,12 @@ module {
     %p1 = nn.param_ref @p1 : tensor<16xf32>
     %p2 = nn.param_ref @p2 : tensor<16xf32>
     %1 = nn.param_ref @w : tensor<16xf32>
-    %a0 = call @g(%x, %p0) {pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %a1 = call @g(%a0, %p1) {pipe.chunk = 1 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %a = call @g(%a1, %p2) {pipe.chunk = 2 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %b = call @f(%a, %1) {pipe.chunk = 3 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %c = call @f(%b, %1) {pipe.chunk = 4 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %l = call @loss(%c) {pipe.chunk = 4 : i64} : (tensor<16xf32>) -> tensor<f32>
+    %a0 = call @g(%x, %p0) {nn.instance = "p0", pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %a1 = call @g(%a0, %p1) {nn.instance = "p1", pipe.chunk = 1 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %a = call @g(%a1, %p2) {nn.instance = "p2", pipe.chunk = 2 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %b = call @f(%a, %1) {nn.instance = "two", pipe.chunk = 3 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %c = call @f(%b, %1) {nn.instance = "three", pipe.chunk = 4 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %l = call @loss(%c) {nn.instance = "loss", pipe.chunk = 4 : i64} : (tensor<16xf32>) -> tensor<f32>
     return %l : tensor<f32>
   }
   func.func @train(%x: tensor<16xf32> {nn.input = "x"}, %seed: tensor<f32> {nn.seed}) -> (tensor<f32> {nn.loss = "mean"}, tensor<16xf32> {nn.gradient = @w}, tensor<16xf32> {nn.gradient = @w}) {

@@ -18,10 +18,10 @@ module {
   func.func @model(%x: tensor<16xf32> {nn.input = "x"}) -> (tensor<f32> {nn.loss = "mean", nn.output = "loss"}) {
     %0 = nn.param_ref @frozen : tensor<16xf32>
     %1 = nn.param_ref @w : tensor<16xf32>
-    %a = call @f(%x, %0) {pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %b = call @f(%a, %1) {pipe.chunk = 1 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %c = call @f(%b, %1) {pipe.chunk = 2 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %l = call @loss(%c) {pipe.chunk = 2 : i64} : (tensor<16xf32>) -> tensor<f32>
+    %a = call @f(%x, %0) {nn.instance = "one", pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %b = call @f(%a, %1) {nn.instance = "two", pipe.chunk = 1 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %c = call @f(%b, %1) {nn.instance = "three", pipe.chunk = 2 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %l = call @loss(%c) {nn.instance = "loss", pipe.chunk = 2 : i64} : (tensor<16xf32>) -> tensor<f32>
     return %l : tensor<f32>
   }
   func.func @train(%x: tensor<16xf32> {nn.input = "x"}, %seed: tensor<f32> {nn.seed}) -> (tensor<f32> {nn.loss = "mean"}, tensor<16xf32> {nn.gradient = @w}, tensor<16xf32> {nn.gradient = @w}) {

@@ -22,12 +22,12 @@ module {
     %1 = nn.param_ref @w1 : tensor<16xf32>
     %2 = nn.param_ref @w2 : tensor<16xf32>
     %3 = nn.param_ref @tied : tensor<16xf32>
-    %a = call @f(%x, %0) {pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %b = call @f(%a, %1) {pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %c = call @f(%b, %2) {pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %d = call @f(%c, %3) {pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %e = call @f(%d, %3) {pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %l = call @loss(%e) {pipe.chunk = 0 : i64} : (tensor<16xf32>) -> tensor<f32>
+    %a = call @f(%x, %0) {nn.instance = "one", pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %b = call @f(%a, %1) {nn.instance = "two", pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %c = call @f(%b, %2) {nn.instance = "three", pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %d = call @f(%c, %3) {nn.instance = "four", pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %e = call @f(%d, %3) {nn.instance = "five", pipe.chunk = 0 : i64} : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %l = call @loss(%e) {nn.instance = "loss", pipe.chunk = 0 : i64} : (tensor<16xf32>) -> tensor<f32>
     return %l : tensor<f32>
   }
   func.func @train(%x: tensor<16xf32> {nn.input = "x"}, %seed: tensor<f32> {nn.seed}) -> (tensor<f32> {nn.loss = "mean"}, tensor<16xf32> {nn.gradient = @w1}, tensor<16xf32> {nn.gradient = @w2}, tensor<16xf32> {nn.gradient = @tied}, tensor<16xf32> {nn.gradient = @tied}) {
