@@ -2,8 +2,10 @@
 
 Frozen weights are stored as bf16; products take the type of the activations. So the same
 module is exported (activations f32, `--precision=layered` rounds operands) and runs in
-PyTorch in bf16.
+PyTorch in bf16. As a program it prints what run.py needs to know of both.
 """
+
+import json
 
 import torch
 from torch import nn
@@ -11,6 +13,11 @@ from torch.nn import functional
 
 WIDTH, HEADS, HIDDEN, BLOCKS, LENGTH, RANK = 4096, 32, 11008, 8, 512, 8
 VIT = {"width": 1408, "heads": 16, "hidden": 6144, "blocks": 39, "length": 257}
+# Of the inputs, f32, of one sample.
+SHAPES = {
+    "stage": {"hidden": (1, LENGTH, WIDTH), "target": (1, LENGTH, WIDTH)},
+    "vit_g": {"hidden": (1, VIT["length"], VIT["width"]), "target": (1, VIT["length"], 64)},
+}
 
 
 def frozen(*shape):
@@ -122,16 +129,18 @@ class Vit(nn.Module):
         return (product(x, self.projection).float() - target.float()).square().mean()
 
 
+def inputs(name):
+    return {key: torch.randn(shape) for key, shape in SHAPES[name].items()}
+
+
 def stage():
     """The module, and inputs of one sample."""
-    inputs = {name: torch.randn(1, LENGTH, WIDTH) for name in ("hidden", "target")}
-    return Stage(), inputs
+    return Stage(), inputs("stage")
 
 
 def vit_g():
     """The module, and inputs of one picture."""
-    shape = (1, VIT["length"])
-    return Vit(**VIT), {"hidden": torch.randn(*shape, VIT["width"]), "target": torch.randn(*shape, 64)}
+    return Vit(**VIT), inputs("vit_g")
 
 
 def flops(name):
@@ -143,3 +152,7 @@ def flops(name):
     weights = 4 * VIT["width"] ** 2 + 2 * VIT["width"] * VIT["hidden"]
     attention = 2 * 2 * VIT["length"] * VIT["width"]
     return VIT["blocks"] * VIT["length"] * (2 * weights + attention)
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: {"flop": flops(name), "inputs": SHAPES[name]} for name in SHAPES}))

@@ -3,7 +3,8 @@
 #   bench/gpu/prepare.sh [FOLDER]
 # After scripts/setup.sh --cuda and scripts/build.sh. FOLDER (build/gpu, some 20 MB) gets
 # executables, test data and kernels for sm_80, sm_86, sm_89 and sm_90. Weights of the
-# timed models are random and made where they run.
+# timed models are random and made where they run. TWINS=DIR leaves the bitcode of host twins
+# of the tiny executable there, for a trial on the test device.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 out=${1:-$root/build/gpu}
@@ -17,7 +18,8 @@ tiny=$root/test/data/models/a1
 cp "$tiny/model.onnx" "$tiny/inputs.safetensors" "$out/"
 for target in cpu cuda; do
   flags=(--trainable='llm_proj.*,*lora_A*,*lora_B*' --micro-batches=2 --target=$target)
-  [ $target = cpu ] && flags+=(--cpu=x86-64-v3)
+  if [ $target = cpu ]; then flags+=(--cpu=x86-64-v3)
+  else flags+=(${TWINS:+--emit-twins="$TWINS"}); fi
   "$compile" "$out/model.onnx" -o "$out/tiny-$target" "${flags[@]}"
 done
 
@@ -30,6 +32,7 @@ echo "== every kernel of the op tests"
 cp "$root"/test/kernels/{cuda_compression_test,cuda_ops_test,op_cases,ops_test}.py "$out/kernels/"
 
 echo "== the timed models"
+"$python" "$here/models.py" > "$out/models.json"
 for name in stage vit_g; do
   if [ ! -e "$out/$name.onnx" ]; then
     PYTHONPATH=$root/frontends/pytorch "$python" -m mgq.commands.export module \

@@ -279,7 +279,8 @@ static ExitStatus checkFlags(const Flags &flags) {
     if (!kernels::isCudaArchitecture(arch))
       return usage(
           "--gpu-arch=" + arch +
-          ": expected sm_80, sm_86, sm_87, sm_89, sm_90, sm_100 or sm_120");
+          ": expected sm_80, sm_86, sm_87, sm_88, sm_89, sm_90, sm_100, "
+          "sm_103, sm_110, sm_120 or sm_121");
   if (ExitStatus status = checkTarget(flags))
     return status;
   if (flags.planTimeline.getNumOccurrences() && !hasPlan)

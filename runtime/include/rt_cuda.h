@@ -11,7 +11,8 @@
 |* next event.
 |*
 |* mgq_cuda_module_table describes the device code: one cubin for each
-|* architecture, with the same kernels in the same order.
+|* architecture, and PTX for later ones, with the same kernels in the same
+order.
 |*
 \*===----------------------------------------------------------------------===*/
 #ifndef MGQ_RUNTIME_INCLUDE_RT_CUDA_H
@@ -25,14 +26,16 @@ extern "C" {
 #endif
 
 /* Raised whenever something below changes; runtime and object must agree. */
-#define MGQ_CUDA_ABI_VERSION 3
+#define MGQ_CUDA_ABI_VERSION 4
 
-/* Device code for one architecture, as cuModuleLoadData takes it. It runs on
- * devices of the same major version and this or a higher minor version. */
+/* Device code, as cuModuleLoadData takes it. A cubin runs on devices of the
+ * same major version and this or a higher minor version; PTX on those of this
+ * or any later version, for which the driver compiles it. */
 typedef struct mgq_cuda_image {
-  int32_t sm; /* 80, 86, 89, 90 */
-  const void *data;
-  int64_t bytes;
+  int32_t sm; /* 80, 86, 89, 90, ... */
+  int32_t is_ptx;
+  const void *data; /* PTX: a text that a zero byte ends */
+  int64_t bytes;    /* without that one */
 } mgq_cuda_image;
 
 /* A kernel; its name is the same in every image. */

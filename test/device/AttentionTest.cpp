@@ -219,7 +219,8 @@ SCENARIO(attention) {
   for (int32_t causal : {MGQ_CUDNN_SEES_ALL, MGQ_CUDNN_SEES_UP_TO_ITSELF,
                          MGQ_CUDNN_SEES_FROM_END})
     for (bool hasBias : {false, true})
-      checkProblem(Setup::problem(causal, hasBias));
+      if (!hasBias || causal != MGQ_CUDNN_SEES_FROM_END)
+        checkProblem(Setup::problem(causal, hasBias));
   return 0;
 }
 
@@ -236,6 +237,20 @@ SCENARIO(faults) {
                           sizeof error) == MGQ_CUDNN_REFUSED);
   CHECK_THAT(std::string(error).find("no multiple of 8") != std::string::npos);
   problem.head_size = 8;
+  for (auto change : {+[](mgq_cudnn_problem &p) { p.k_strides[1] += 4; },
+                      +[](mgq_cudnn_problem &p) {
+                        p.causal = MGQ_CUDNN_SEES_FROM_END;
+                        p.has_bias = 1;
+                      },
+                      +[](mgq_cudnn_problem &p) {
+                        p.causal = MGQ_CUDNN_SEES_FROM_END;
+                        p.query_length = 8;
+                      }}) {
+    mgq_cudnn_problem other = problem;
+    change(other);
+    CHECK_THAT(library.open(MGQ_CUDNN_ABI_VERSION, &other, &attention, error,
+                            sizeof error) == MGQ_CUDNN_REFUSED);
+  }
   CHECK_THAT(library.open(MGQ_CUDNN_ABI_VERSION + 1, &problem, &attention,
                           error, sizeof error) == MGQ_CUDNN_FAILED);
   CHECK_OK(library.open(MGQ_CUDNN_ABI_VERSION, &problem, &attention, error,
@@ -250,6 +265,10 @@ SCENARIO(faults) {
   if (has("backward without stats"))
     CHECK_THAT(library.backward(attention, stream.handle, &tensors, error,
                                 sizeof error) == MGQ_CUDNN_FAILED);
+  tensors.k = static_cast<const char *>(tensors.k) + 8;
+  if (has("unaligned"))
+    CHECK_THAT(library.forward(attention, stream.handle, &tensors, error,
+                               sizeof error) == MGQ_CUDNN_FAILED);
   if (has("race"))
     CHECK_OK(cuMemsetD8Async(setup.q.memory->address, 0, 16, other.handle));
   CHECK_OK(cuCtxSynchronize());
@@ -274,6 +293,7 @@ TEST(Attention, FaultsAreReported) {
     const char *fault, *text;
   } faults[] = {{"backward without stats",
                  "mgq_cudnn_backward: an operand of the backward pass is null"},
+                {"unaligned", "is not aligned to 16 bytes"},
                 {"race", "no event orders them"},
                 {"leak", "leak: 1 of kind 'cuDNN attention' left at exit"}};
   for (const auto &[fault, text] : faults) {

@@ -296,6 +296,23 @@ SCENARIO(same_device) {
   return status != ncclSuccess;
 }
 
+/// Two communicators of one device, which may take as many blocks as it has,
+/// or with FAULT=blocks more.
+SCENARIO(blocks) {
+  openDevice(0);
+  ncclComm_t comms[2];
+  for (ncclComm_t &comm : comms) {
+    ncclUniqueId id;
+    CHECK_OK(ncclGetUniqueId(&id));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.maxCTAs = std::getenv("FAULT") ? 16 : 12;
+    CHECK_OK(ncclCommInitRankConfig(&comm, 1, id, 0, &config));
+  }
+  for (ncclComm_t comm : comms)
+    CHECK_OK(ncclCommDestroy(comm));
+  return 0;
+}
+
 /// A graph with a message in it, launched three times.
 SCENARIO(graph) {
   openDevice(std::stoi(words.at(1)));
@@ -389,6 +406,14 @@ TEST_F(Messages, MissingWaitsAreReportedInEveryRun) {
       EXPECT_THAT(results[rank].output, HasSubstr("no event orders them"));
     }
   }
+}
+
+TEST_F(Messages, BlocksThatDoNotFitAreReported) {
+  EXPECT_EQ(run("blocks").output, "");
+  Result fault = run("blocks", {"FAULT=blocks"});
+  EXPECT_EQ(fault.status, faultStatus);
+  EXPECT_THAT(fault.output, HasSubstr("may take 32 blocks at once, it has room "
+                                      "for 24: messages may wait"));
 }
 
 TEST_F(Messages, MismatchesAreReportedInEveryRun) {

@@ -9,6 +9,7 @@
 #include "runtime/src/common/Error.h"
 #include "runtime/src/common/Types.h"
 #include "runtime/src/cuda/AllReduce.h"
+#include "runtime/src/cuda/Attention.h"
 #include "runtime/src/cuda/Blas.h"
 #include "runtime/src/cuda/Context.h"
 #include "runtime/src/cuda/Graphs.h"
@@ -343,6 +344,23 @@ TEST(Runtime, ProductsHaveEpilogues) {
   EXPECT_EQ(result.output, "");
 }
 
+/// cuBLASLt proposes what it then refuses, or nothing at first: other proposals
+/// are tried, and the same one again when the product is.
+TEST(Runtime, RefusedAlgorithmsHaveOthers) {
+  const char *heuristic = "cublasLtMatmulAlgoGetHeuristic:1:15";
+  for (std::string fail :
+       {std::string("cublasLtMatmul:1:15"), std::string(heuristic),
+        heuristic + std::string(",cublasLtMatmul:1:8"),
+        std::string("cublasLtMatmul:1:14,cublasLtMatmul:2:7")}) {
+    Result result = run("epilogues", {"MGQ_FAKE_FAIL=" + fail});
+    EXPECT_EQ(result.status, 0) << result.output;
+    EXPECT_EQ(result.output, "");
+  }
+  // A fault of the GPU is none of the algorithm's.
+  EXPECT_THAT(run("epilogues", {"MGQ_FAKE_FAIL=cublasLtMatmul:1:13"}).output,
+              HasSubstr("CUBLAS_STATUS_EXECUTION_FAILED"));
+}
+
 TEST(Runtime, RefusedEpiloguesAreNamed) {
   Result unaligned = run("refused");
   EXPECT_EQ(unaligned.status, 86);
@@ -360,6 +378,66 @@ TEST(Runtime, RefusedEpiloguesAreNamed) {
 }
 
 //===----------------------------------------------------------------------===//
+// Attention
+//===----------------------------------------------------------------------===//
+
+/// Says where each attention is computed: in a step, and why.
+static void tellAttention(const mgq_cuda_attention_table &table,
+                          std::vector<void *> tensors, int64_t room,
+                          CUstream stream) {
+  Attention attention(nullptr);
+  attention.plan(table, tensors.data());
+  attention.prepare(stream, room);
+  bool there = attention.run(table, tensors.data(), stream);
+  for (void *&tensor : tensors) // Of another call with the same table.
+    tensor = tensor ? static_cast<char *>(tensor) + 8 : nullptr;
+  bool unaligned = attention.run(table, tensors.data(), stream);
+  std::printf("%d %d %s\n", there, unaligned, attention.note().c_str());
+}
+
+/// With a workspace that fits, and none; tensors that are not aligned.
+SCENARIO(attention) {
+  Context context(0, 1, true);
+  Stream stream;
+  mgq_cuda_attention_table table = {};
+  table.library = 1;
+  mgq_cudnn_problem &p = table.problem;
+  p.type = MGQ_BF16;
+  p.backward = 1;
+  p.scale = 1;
+  p.batch = p.heads = p.kv_heads = 1;
+  p.query_length = p.key_length = p.head_size = p.value_size = 8;
+  for (int64_t *strides :
+       {p.q_strides, p.k_strides, p.v_strides, p.result_strides})
+    std::copy_n(std::begin({64, 64, 8, 1}), 4, strides);
+  DeviceMemory memory(MGQ_ATTENTION_TENSORS * 256);
+  cuCall(cuMemsetD8Async, memory.address(), 0, MGQ_ATTENTION_TENSORS * 256,
+         stream);
+  std::vector<void *> tensors, apart;
+  for (int i = 0; i < MGQ_ATTENTION_TENSORS; ++i) {
+    char *start = memory.as<char>() + i * 256;
+    tensors.push_back(i == MGQ_ATTENTION_BIAS ? nullptr : start);
+    apart.push_back(i == MGQ_ATTENTION_BIAS ? nullptr : start + 8);
+  }
+  tellAttention(table, tensors, 1 << 20, stream);
+  tellAttention(table, tensors, 100, stream);
+  tellAttention(table, apart, 1 << 20, stream);
+  return 0;
+}
+
+TEST(Runtime, AttentionIsLeftToKernels) {
+  Result result = run("attention");
+  EXPECT_EQ(result.status, 0);
+  EXPECT_EQ(result.output,
+            "1 0 \n"
+            "0 0 1 kind of attention runs on the program's own kernels, not on "
+            "cuDNN: attention of 1 x 1 heads, 8 queries, 8 keys, head sizes 8 "
+            "and 8: its workspace of 1.00 KiB does not fit into the 100 bytes "
+            "that are left\n"
+            "0 0 \n");
+}
+
+//===----------------------------------------------------------------------===//
 // Versions
 //===----------------------------------------------------------------------===//
 
@@ -367,7 +445,7 @@ SCENARIO(versions) {
   try {
     Context context(0, 1, true);
     Blas blas;
-    Module module(context);
+    Module module(context, [](const std::string &) {});
   } catch (const Error &error) {
     std::puts(error.what());
   }

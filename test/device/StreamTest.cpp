@@ -263,6 +263,16 @@ SCENARIO(image) {
   return 0;
 }
 
+/// PTX for sm_90, and of a version that no driver knows yet.
+SCENARIO(ptx) {
+  openDevice();
+  CUmodule module;
+  for (const char *text :
+       {".version 8.0\n.target sm_90\n", ".version 99.0\n.target sm_80\n"})
+    std::printf("load %d\n", cuModuleLoadData(&module, text));
+  return 0;
+}
+
 /// Two devices, each used by a thread of its own.
 SCENARIO(two_devices) {
   auto work = [](int ordinal) {
@@ -414,6 +424,12 @@ TEST_F(Streams, ImagesAreOfTheArchitecture) {
   Result other = run("image", {"MGQ_FAKE_SM=90"});
   EXPECT_EQ(other.output, "load 209\n");
   EXPECT_EQ(other.status, 0);
+  EXPECT_EQ(run("image", {"MGQ_FAKE_SM=87"}).output, "load 209\n");
+  EXPECT_EQ(run("ptx").output, "load 218\nload 222\n");
+  EXPECT_EQ(run("ptx", {"CUDA_DISABLE_PTX_JIT=1"}).output,
+            "load 223\nload 223\n");
+  EXPECT_THAT(run("ptx", {"MGQ_FAKE_SM=100"}).output,
+              HasSubstr("there is no twin of a module"));
   Result missing = run("image", {"MGQ_FAKE_SM=86"});
   EXPECT_EQ(missing.status, faultStatus);
   EXPECT_THAT(missing.output, HasSubstr("there is no twin of a module"));

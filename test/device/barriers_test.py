@@ -88,7 +88,8 @@ def main():
         status, text = run(library, sizes, folder / "twins", flags.device)
         if status != 0 or REPORT in text:
             sys.exit(f"with all barriers: status {status}\n{text}")
-        code = next((folder / "twins").glob("*.bc"))
+        # Of the cubin; that of PTX is a link to it.
+        code = next(file for file in (folder / "twins").glob("*.bc") if not file.is_symlink())
         listing = subprocess.run([flags.twin, "--list-barriers", code],
                                  capture_output=True, text=True, check=True)
         kernels = listing.stdout.split()

@@ -11,7 +11,9 @@ loss scales, reports; and what is said where something is missing or fails.
 import json
 import os
 import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -199,12 +201,16 @@ def check_graphs(small):
     # What is timed call by call is enqueued call by call.
     traced = count_calls(small, "traced", "--trace", test.work / "calls.json", steps=2)
     test.check("cuGraphLaunch" not in traced, "a trace has no graphs")
-    text, code = small.fault(steps=2, MGQ_FAKE_FAIL="cuGraphInstantiateWithFlags:2:2")
     note = (
         "note: GPU 0 (mgq test device 0 (sm_80)) does some work without CUDA graphs: "
-        "cuGraphInstantiate: out of memory (CUDA_ERROR_OUT_OF_MEMORY) in layer functions up to "
+        "{}: out of memory (CUDA_ERROR_OUT_OF_MEMORY) in layer functions up to "
     )
-    test.check(code == 0 and text.startswith(note), f"no memory for a graph: {text}")
+    for function, call in (
+        ("cuGraphInstantiateWithFlags", "cuGraphInstantiate"), ("cuGraphUpload", "cuGraphUpload"),
+    ):  # fmt: skip
+        text, code = small.fault(steps=2, MGQ_FAKE_FAIL=f"{function}:2:2")
+        good = code == 0 and text.startswith(note.format(call))
+        test.check(good, f"no memory for a graph: {text}")
 
 
 def check_resume(small):
@@ -325,6 +331,78 @@ def check_index(test):
     test.check(good, f"an index out of range: {texts}")
 
 
+def check_architectures(small):
+    """Newer GPUs, and those of embedded machines, run the program's PTX: the same bits."""
+    test = small.test
+    lack = "the program has code for sm_80, GPU 0 (mgq test device 0 (sm_{0})) is sm_{0}"
+    right, _ = test.train_cuda(small.cuda, small.data, name="sm-80")
+    for sm in (87, 120):
+        got, _ = test.train_cuda(small.cuda, small.data, name=f"sm-{sm}", MGQ_FAKE_SM=str(sm))
+        losses = [[line["loss"] for line in log] for log in (got, right)]
+        test.check(losses[0] == losses[1], f"on sm_{sm} the same losses")
+    text, code = small.fault(steps=2, MGQ_FAKE_SM="120")
+    note = f"note: {lack.format(120)}: the driver compiles it"
+    good = code == 0 and text.count(note) == 1 and "--gpu-arch=sm_120" in text
+    test.check(good, f"a newer GPU: {text}, status {code}")
+    small.check_fault(
+        "no compiler in the driver", (lack.format(120), "the driver does not compile it: "
+        "cuModuleLoadDataEx: ", "CUDA_ERROR_JIT_COMPILATION_DISABLED",
+        "compile the program with --gpu-arch=sm_120"), MGQ_FAKE_SM="120", CUDA_DISABLE_PTX_JIT="1",
+    )  # fmt: skip
+    # The second call: the first is of a cubin, which this device refuses.
+    small.check_fault(
+        "PTX that is refused", ("cuModuleLoadDataEx: ", "CUDA_ERROR_INVALID_PTX", "ptxas fatal: "),
+        MGQ_FAKE_SM="87", MGQ_FAKE_FAIL="cuModuleLoadData:2:218",
+    )  # fmt: skip
+    small.check_fault(
+        "an old GPU", ("GPU 0 (mgq test device 0 (sm_75)) is sm_75; sm_80 (Ampere) or later is "
+        "needed",), MGQ_FAKE_SM="75",
+    )  # fmt: skip
+    older = test.compile(
+        small.model, mlp.TRAINABLE, "--micro-batches=3", "--target=cuda", "--gpu-arch=sm_90",
+        name="mlp-90",
+    )  # fmt: skip
+    small.check_fault(
+        "an older architecture", ("has code for sm_90, GPU 0 (mgq test device 0 (sm_80)) is sm_80; "
+        "compile it with --gpu-arch=sm_80",), executable=older,
+    )  # fmt: skip
+
+
+def check_script(small):
+    """bench/gpu/run.py: what fails or is late loses no other figure, in table and file."""
+    test = small.test
+    folder, output = fresh(test.work / "gpu"), test.work / "gpu.json"
+    for name, file in (
+        ("mlp.onnx", small.model), ("inputs.safetensors", small.data), ("tiny-cpu", small.cpu),
+        ("tiny-cuda", small.cuda),
+    ):  # fmt: skip
+        (folder / name).symlink_to(file)
+    (folder / "models.json").write_text(json.dumps({"stage": {"flop": 1, "inputs": {}}}))
+    # A Python that has no packages.
+    script = Path(__file__).resolve().parents[2] / "bench" / "gpu" / "run.py"
+    python = (f"{sys.base_prefix}/bin/python3", "-I", script)
+
+    def run(**changes):
+        done = subprocess.run(
+            [*python, folder, output], capture_output=True, text=True, timeout=120,
+            env=test.environment(**changes),
+        )  # fmt: skip
+        return json.loads(output.read_text()), done
+
+    report, done = run(PARTS="tiny,stage")
+    tiny, stage = report["tiny"], report["stage"].get("errors", {})
+    good = "errors" not in tiny and 0 <= tiny["worst_relative"] <= 1e-5 and len(tiny["cuda"]) == 10
+    test.check(good, f"the script's figures: {tiny} {done.stderr}")
+    lacks = {"prepared": "No module named", "eager": "PyTorch is not installed"}
+    good = all(text in stage.get(key, "") for key, text in lacks.items())
+    table = all(word in done.stdout for word in ("tiny worst_relative", "stage eager", "FAILED: "))
+    test.check(good and table and done.returncode == 1, f"what the script lacks: {done.stdout}")
+    report, done = run(PARTS="tiny,kernels", BUDGET="0")
+    errors = [text for name in ("tiny", "kernels") for text in report[name]["errors"].values()]
+    good = len(errors) == 5 and all("the 0 s of all parts are over" in text for text in errors)
+    test.check(good and done.returncode == 1, f"no time for the script: {report}")
+
+
 def check_missing(small):
     """What is missing is said, with what helps."""
     test, device = small.test, small.test.args.device
@@ -339,10 +417,6 @@ def check_missing(small):
     small.check_fault(
         "no cuBLASLt", ("cannot load libcublasLt.so.13: ", "pip install nvidia-cublas"),
         LD_LIBRARY_PATH=str(driver), **nowhere,
-    )  # fmt: skip
-    small.check_fault(
-        "another architecture", ("has code for sm_80, GPU 0 (mgq test device 0 (sm_90)) is sm_90; "
-        "compile it with --gpu-arch=sm_90",), MGQ_FAKE_SM="90",
     )  # fmt: skip
     small.check_fault("no GPU", ("no GPU is visible to this process",), MGQ_FAKE_DEVICES="0")
     small.check_fault(
@@ -389,7 +463,8 @@ def check_failures(small):
          "ALUE) in layer functions up to ",)),
         ("a product", "cublasLtMatmul:3:13", ("cublasLtMatmul: the program failed to execute "
          "(CUBLAS_STATUS_EXECUTION_FAILED) (product of ", "in layer function")),
-        ("no algorithm", "cublasLtMatmulAlgoGetHeuristic:2:15", ("cublasLtMatmulAlgoGetHeuristic: ",)),
+        ("no algorithm", "cublasLtMatmulAlgoGetHeuristic:2:15,cublasLtMatmulAlgoGetHeuristic:3:15",
+         ("cublasLtMatmulAlgoGetHeuristic: ",)),
         ("an upload", "cuMemcpyHtoDAsync:30:1", ("cuMemcpyHtoDAsync: invalid argument",)),
         ("a download", "cuMemcpyDtoHAsync:9:1", ("cuMemcpyDtoHAsync: invalid argument",)),
         ("memory", "cuMemAlloc:1:2", ("cuMemAlloc of ", ": out of memory", "of the GPU's 2.00 GiB, ", " are free")),
@@ -420,6 +495,8 @@ def main():
     check_reports(small)
     check_index(test)
     check_views(test)
+    check_architectures(small)
+    check_script(small)
     check_missing(small)
     check_failures(small)
     test.end()

@@ -42,8 +42,10 @@ static const void *image_for(int device) {
   CALL("cuDeviceGetAttribute", &minor, 76, device);
   for (i = 0; i < table->image_count; ++i) {
     const mgq_cuda_image *image = &table->images[i];
-    if (image->sm / 10 == major && image->sm <= 10 * major + minor &&
-        (!best || image->sm > best->sm))
+    int32_t fits = image->sm <= 10 * major + minor &&
+                   (image->is_ptx || image->sm / 10 == major);
+    if (fits &&
+        (!best || best->is_ptx || (!image->is_ptx && image->sm > best->sm)))
       best = image;
   }
   if (!best) {
@@ -168,8 +170,8 @@ static int cudnn_attention(const mgq_cuda_attention_table *table,
   all.result = tensors[backward ? MGQ_ATTENTION_SPARE : MGQ_ATTENTION_RESULT];
   if (backward)
     all.stats = (float *)tensors[MGQ_ATTENTION_STATS];
-  cudnn_check(((mgq_cudnn_run_fn)cudnn(MGQ_CUDNN_FORWARD))(
-                  handle, stream, &all, text, sizeof text),
+  cudnn_check(((mgq_cudnn_run_fn)cudnn(MGQ_CUDNN_FORWARD))(handle, stream, &all,
+                                                           text, sizeof text),
               text);
   if (backward) {
     all.result = tensors[MGQ_ATTENTION_RESULT];
@@ -201,8 +203,8 @@ int test_use_cudnn(int use) {
 void mgq_cuda_attention(const mgq_cuda_attention_table *table,
                         void *const *tensors) {
   void *params[MGQ_ATTENTION_TENSORS];
-  int32_t i, count =
-      table->problem.backward ? MGQ_ATTENTION_TENSORS : MGQ_ATTENTION_RESULT + 1;
+  int32_t i, count = table->problem.backward ? MGQ_ATTENTION_TENSORS
+                                             : MGQ_ATTENTION_RESULT + 1;
   if (uses_cudnn && table->library && cudnn_attention(table, tensors)) {
     ++cudnn_calls;
     return;

@@ -22,6 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -171,10 +172,11 @@ def check_library(device, sizes, cases):
     return failures
 
 
-def run_cases(library, sizes, cases):
-    """In this process, which has the device's environment."""
+def run_cases(library, sizes, cases, begin=lambda: None):
+    """In this process, which has the device's environment. Calls `begin` before each case."""
     device, failures = Device(library), 0
     for case in cases:
+        begin()
         try:
             check(case, device.run(case, sizes[case.name]))
         except AssertionError as error:
@@ -185,6 +187,42 @@ def run_cases(library, sizes, cases):
     device.library.test_close()
     print(f"{len(cases) - failures} passed, {failures} failed")
     return failures
+
+
+def run_each(library, sizes, cases):
+    """The same on a GPU, where a wrong access ends the process: another one goes on behind the
+    case that did it."""
+    failed, at, finished = [], 0, False
+    while at < len(cases) and len(failed) < 10 and not finished:
+        reader, writer = os.pipe()
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                count = run_cases(library, sizes, cases[at:], lambda: os.write(writer, b"."))
+                os.write(writer, b"!" if count == 0 else b"?")
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        os.close(writer)
+        with open(reader, "rb") as pipe:
+            said = pipe.read()
+        os.waitpid(child, 0)
+        finished = said[-1:] in (b"!", b"?")
+        at += said.count(b".")
+        if said[-1:] == b"?":
+            failed.append("see above")
+        elif not finished:
+            name = cases[at - 1].name if said else "the start"
+            failed.append(name if at < len(cases) else f"{name}, or what follows it")
+            print(f"FAIL {failed[-1]}: ended the process", file=sys.stderr)
+            at = at if said else len(cases)
+    print(f"{len(cases)} cases; failed: {', '.join(failed) or 'none'}")
+    return len(failed)
 
 
 def main():
@@ -205,7 +243,7 @@ def main():
     if flags.run:
         sizes = json.loads((flags.run / "sizes.json").read_text())
         cases = [case for case in cases if case.name in sizes]
-        return 1 if run_cases(flags.run / "cases.so", sizes, cases) else 0
+        return 1 if run_each(flags.run / "cases.so", sizes, cases) else 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         # The loader reads LD_LIBRARY_PATH when a process starts.

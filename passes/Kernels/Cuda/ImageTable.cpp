@@ -139,9 +139,13 @@ void mgq::kernels::addImageTable(ModuleOp kernels, gpu::GPUModuleOp device,
   TableBuilder table(kernels);
   using Struct = TableBuilder::Struct;
   SmallVector<Struct> imageFields, kernelFields, checkFields;
-  for (const CudaImage &image : images)
-    imageFields.push_back({image.sm, table.bytes(image.cubin, /*alignment=*/64),
-                           static_cast<int64_t>(image.cubin.size())});
+  for (const CudaImage &image : images) {
+    // The end of a text is a zero byte.
+    std::string data = image.isPtx ? image.code + '\0' : image.code;
+    imageFields.push_back({image.sm, int32_t(image.isPtx),
+                           table.bytes(data, /*alignment=*/64),
+                           static_cast<int64_t>(image.code.size())});
+  }
   for (auto kernel : device.getOps<LLVM::LLVMFuncOp>()) {
     auto threads = kernel->getAttrOfType<IntegerAttr>(kThreadsAttr);
     if (!threads)

@@ -8,10 +8,11 @@
 
 namespace mgq::kernels {
 
-/// Device code for one architecture.
+/// Device code for one architecture, or from it on.
 struct CudaImage {
-  int sm; ///< 80, ...
-  std::string cubin;
+  int sm;           ///< 80, ...
+  std::string code; ///< A cubin, or PTX.
+  bool isPtx = false;
 };
 
 /// Adds the table of rt_cuda.h to `kernels`: images, the kernels of `device`

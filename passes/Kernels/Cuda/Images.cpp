@@ -4,6 +4,9 @@
 // while ptxas, a process per architecture, assembles those that are done. The
 // optimised LLVM module that the PTX comes from is what host twins are made of.
 //
+// The newest architecture's PTX is kept too: the driver compiles it for GPUs
+// that came later.
+//
 //===----------------------------------------------------------------------===//
 
 #include "passes/Kernels/Cuda/Images.h"
@@ -36,6 +39,8 @@ static StringRef ptxOf(StringRef architecture) {
       .Cases({"sm_80", "sm_86", "sm_87", "sm_89", "sm_90"}, "+ptx80")
       .Case("sm_100", "+ptx86")
       .Case("sm_120", "+ptx87")
+      .Cases({"sm_103", "sm_121"}, "+ptx88")
+      .Cases({"sm_88", "sm_110"}, "+ptx90")
       .Default("");
 }
 
@@ -64,6 +69,15 @@ static llvm::Expected<std::string> readFile(StringRef path) {
     return llvm::createStringError("cannot read " + path + ": " +
                                    buffer.getError().message());
   return (*buffer)->getBuffer().str();
+}
+
+/// Where the bitcode of an image is left.
+static std::string twinPath(const CudaImageOptions &options, StringRef image) {
+  uint64_t hash = mgq_hash(MGQ_HASH_START, image.data(), image.size());
+  SmallString<256> path(options.twins);
+  llvm::sys::path::append(
+      path, llvm::utohexstr(hash, /*LowerCase=*/true, /*Width=*/16) + ".bc");
+  return std::string(path);
 }
 
 namespace {
@@ -106,14 +120,19 @@ public:
                         const CudaToolkit &toolkit);
   llvm::Error start(const CudaToolkit &toolkit);
   llvm::Error finish(const CudaImageOptions &options);
-  CudaImage takeImage() {
+  /// 80: sm_80.
+  int number() const {
     int number = 0;
     StringRef(architecture).drop_front(3).getAsInteger(10, number);
-    return {number, std::move(cubin)};
+    return number;
   }
+  CudaImage takeImage() { return {number(), std::move(cubin)}; }
+  CudaImage takePtx() { return {number(), std::move(ptx), /*isPtx=*/true}; }
+  /// The PTX has the same twin.
+  llvm::Error linkTwin(const CudaImageOptions &options);
 
 private:
-  std::string architecture, bitcode, cubin;
+  std::string architecture, bitcode, ptx, cubin;
   TempFile ptxFile, cubinFile, report;
   llvm::sys::ProcessInfo process;
 };
@@ -134,12 +153,12 @@ llvm::Error Assembly::translate(gpu::GPUModuleOp device,
       toolkit.folder, {}, "", "", gpu::CompilationTarget::Assembly, {}, {}, {},
       options.twins.empty() ? llvm::function_ref<void(llvm::Module &)>()
                             : grab);
-  auto ptx = cast<gpu::TargetAttrInterface>(Attribute(target))
-                 .serializeToObject(device, translation);
-  if (!ptx)
+  auto text = cast<gpu::TargetAttrInterface>(Attribute(target))
+                  .serializeToObject(device, translation);
+  if (!text)
     return llvm::createStringError("the device code has no PTX for " +
                                    architecture);
-  StringRef text(ptx->data(), ptx->size());
+  ptx = StringRef(text->data(), text->size()).rtrim('\0').str();
   std::string keep =
       options.keep.empty() ? std::string() : options.keep + "." + architecture;
   if (llvm::Error error = ptxFile.create(keep, "ptx"))
@@ -148,7 +167,7 @@ llvm::Error Assembly::translate(gpu::GPUModuleOp device,
     return error;
   if (llvm::Error error = report.create(keep, "ptxas.txt"))
     return error;
-  return writeFile(ptxFile.path, text.rtrim('\0'));
+  return writeFile(ptxFile.path, ptx);
 }
 
 llvm::Error Assembly::start(const CudaToolkit &toolkit) {
@@ -185,11 +204,19 @@ llvm::Error Assembly::finish(const CudaImageOptions &options) {
   cubin = std::move(*bytes);
   if (options.twins.empty())
     return llvm::Error::success();
-  uint64_t hash = mgq_hash(MGQ_HASH_START, cubin.data(), cubin.size());
-  SmallString<256> path(options.twins);
-  llvm::sys::path::append(
-      path, llvm::utohexstr(hash, /*LowerCase=*/true, /*Width=*/16) + ".bc");
-  return writeFile(path, bitcode);
+  return writeFile(twinPath(options, cubin), bitcode);
+}
+
+llvm::Error Assembly::linkTwin(const CudaImageOptions &options) {
+  if (options.twins.empty())
+    return llvm::Error::success();
+  std::string link = twinPath(options, ptx);
+  llvm::sys::fs::remove(link); // of an earlier run
+  std::string to = llvm::sys::path::filename(twinPath(options, cubin)).str();
+  if (std::error_code code = llvm::sys::fs::create_link(to, link))
+    return llvm::createStringError("cannot make the link " + link + ": " +
+                                   code.message());
+  return llvm::Error::success();
 }
 
 static void registerTranslations(MLIRContext &context) {
@@ -225,13 +252,17 @@ llvm::Error mgq::kernels::embedImages(ModuleOp kernels,
     assemblies.push_back(std::move(assembly));
   }
   // Also after a fault: no process stays behind.
-  std::vector<CudaImage> images;
-  for (auto &assembly : assemblies) {
+  for (auto &assembly : assemblies)
     error = llvm::joinErrors(std::move(error), assembly->finish(options));
-    images.push_back(assembly->takeImage());
-  }
   if (error)
     return error;
+  auto &newest = **llvm::max_element(
+      assemblies, [](auto &a, auto &b) { return a->number() < b->number(); });
+  if (llvm::Error fault = newest.linkTwin(options))
+    return fault;
+  std::vector<CudaImage> images{newest.takePtx()};
+  for (auto &assembly : assemblies)
+    images.push_back(assembly->takeImage());
   addImageTable(kernels, device, images);
   device.erase();
   return llvm::Error::success();

@@ -10,10 +10,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "runtime/src/cuda/Attention.h"
+#include "runtime/src/common/Arena.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/local/Plugin.h"
 #include <dlfcn.h>
 #include <unistd.h>
+#include <utility>
 
 using namespace mgq::rt;
 
@@ -67,6 +69,17 @@ static std::string textOf(const mgq_cudnn_problem &p) {
                      p.head_size, p.value_size);
 }
 
+/// cuDNN reads and writes these 16 bytes at once, wherever they begin
+/// (cudnn_frontend, sdpa_support_surface.h); the program's kernels do not.
+static bool areAligned(const mgq_cuda_attention_table &table,
+                       void *const *tensors) {
+  uintptr_t bits = 0;
+  for (int32_t i = 0; i < attentionTensors(table); ++i)
+    if (i != MGQ_ATTENTION_BIAS)
+      bits |= reinterpret_cast<uintptr_t>(tensors[i]);
+  return bits % 16 == 0;
+}
+
 Attention::Attention(const char *pluginFolder) : pluginFolder(pluginFolder) {}
 
 Attention::~Attention() {
@@ -90,7 +103,8 @@ bool Attention::load() {
 
 void Attention::plan(const mgq_cuda_attention_table &table,
                      void *const *tensors) {
-  if (!table.library || plans.count(&table) || !load())
+  if (!table.library || plans.count(&table) || !areAligned(table, tensors) ||
+      !load())
     return;
   Planned planned;
   std::copy_n(tensors, attentionTensors(table), planned.tensors.begin());
@@ -102,32 +116,56 @@ void Attention::open(const mgq_cuda_attention_table &table, Planned &planned) {
   char text[512] = "";
   int32_t status = library->open(MGQ_CUDNN_ABI_VERSION, &table.problem,
                                  &planned.handle, text, sizeof text);
-  switch (status) {
-  case MGQ_CUDNN_DONE:
-    break;
-  case MGQ_CUDNN_REFUSED:
+  if (status != MGQ_CUDNN_DONE) {
     planned.handle = nullptr;
-    if (!refusals++)
-      refused = fmt::format("{}: {}", textOf(table.problem), text);
+    if (status == MGQ_CUDNN_MISSING)
+      missing = text;
+    else
+      refuse(fmt::format("{}: {}", textOf(table.problem), text));
     return;
-  case MGQ_CUDNN_MISSING:
-    planned.handle = nullptr;
-    missing = text;
-    return;
-  default:
-    fail("{}: {} ({})", MGQ_CUDNN_OPEN, text, textOf(table.problem));
   }
   for (int32_t backward = 0; backward <= table.problem.backward; ++backward)
-    workspaceBytes =
-        std::max(workspaceBytes, library->workspace(planned.handle, backward));
+    planned.workspaceBytes = std::max(
+        planned.workspaceBytes, library->workspace(planned.handle, backward));
 }
 
-void Attention::prepare(CUstream stream) {
-  if (workspaceBytes)
-    workspace = std::make_unique<DeviceMemory>(workspaceBytes);
-  for (const auto &[table, planned] : plans)
-    if (planned.handle)
+void Attention::prepare(CUstream stream, int64_t room) {
+  int64_t most = 0;
+  for (auto &[table, planned] : plans) {
+    if (planned.workspaceBytes <= room) {
+      most = std::max(most, planned.workspaceBytes);
+      continue;
+    }
+    char texts[2][32];
+    refuse(planned,
+           fmt::format("{}: its workspace of {} does not fit into the {} that "
+                       "are left",
+                       textOf(table->problem),
+                       bytesText(planned.workspaceBytes, texts[0]),
+                       bytesText(room, texts[1])));
+  }
+  if (most)
+    workspace = std::make_unique<DeviceMemory>(most);
+  for (auto &[table, planned] : plans) {
+    if (!planned.handle)
+      continue;
+    try {
       runPlan(*table, planned, planned.tensors.data(), stream);
+    } catch (const Error &error) { // A plan is no promise to run.
+      refuse(planned, error.what());
+    }
+  }
+}
+
+void Attention::refuse(const std::string &text) {
+  if (!refusals++)
+    refused = text;
+}
+
+void Attention::refuse(Planned &planned, const std::string &text) {
+  library->close(std::exchange(planned.handle, nullptr));
+  planned.workspaceBytes = 0;
+  refuse(text);
 }
 
 std::string Attention::note() const {
@@ -136,9 +174,10 @@ std::string Attention::note() const {
                        "cuDNN: {}; {}",
                        missing, advice);
   if (refusals)
-    return fmt::format("{} kinds of attention run on the program's own "
-                       "kernels: cuDNN does not take {}",
-                       refusals, refused);
+    return fmt::format("{} kind{} of attention run{} on the program's own "
+                       "kernels, not on cuDNN: {}",
+                       refusals, refusals == 1 ? "" : "s",
+                       refusals == 1 ? "s" : "", refused);
   return "";
 }
 
@@ -178,7 +217,8 @@ void Attention::runPlan(const mgq_cuda_attention_table &table,
 bool Attention::run(const mgq_cuda_attention_table &table, void *const *tensors,
                     CUstream stream) {
   auto found = plans.find(&table);
-  if (found == plans.end() || !found->second.handle)
+  if (found == plans.end() || !found->second.handle ||
+      !areAligned(table, tensors))
     return false;
   runPlan(table, found->second, tensors, stream);
   return true;

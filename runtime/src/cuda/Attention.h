@@ -30,12 +30,12 @@ public:
   Attention &operator=(const Attention &) = delete;
   ~Attention();
 
-  /// Plans a call that will come, if it is not known yet. Throws Error with
-  /// cuDNN's text.
+  /// Plans a call that will come, if it is not known yet.
   void plan(const mgq_cuda_attention_table &table, void *const *tensors);
-  /// After all of plan(): takes the workspace, and runs each plan once, so that
-  /// cuDNN loads its code.
-  void prepare(CUstream stream);
+  /// After all of plan(): takes the workspace, of up to `room` bytes, and runs
+  /// each plan once, so that cuDNN loads its code. What needs more, or does not
+  /// run, is left to the program's kernels.
+  void prepare(CUstream stream, int64_t room);
   /// What the user should know of where attention is computed; empty: nothing.
   std::string note() const;
 
@@ -46,10 +46,14 @@ public:
 private:
   struct Planned {
     mgq_cudnn_attention *handle = nullptr; ///< null: refused
+    int64_t workspaceBytes = 0;
     std::array<void *, MGQ_ATTENTION_TENSORS> tensors{};
   };
   bool load();
   void open(const mgq_cuda_attention_table &table, Planned &planned);
+  /// The program's kernels do it: `text` says why.
+  void refuse(const std::string &text);
+  void refuse(Planned &planned, const std::string &text);
   void runPlan(const mgq_cuda_attention_table &table, const Planned &planned,
                void *const *tensors, CUstream stream);
 
@@ -59,7 +63,6 @@ private:
   std::map<const mgq_cuda_attention_table *, Planned> plans;
   std::string refused; ///< What cuDNN said first of a problem.
   int refusals = 0;
-  int64_t workspaceBytes = 0;
   std::unique_ptr<DeviceMemory> workspace;
 };
 

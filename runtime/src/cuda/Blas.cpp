@@ -9,11 +9,15 @@
 #include "runtime/src/common/Error.h"
 #include "runtime/src/common/Types.h"
 #include <optional>
+#include <vector>
 
 using namespace mgq::rt;
 
 // What NVIDIA recommends for Hopper, the most of all.
 static constexpr int64_t workspaceSize = int64_t{32} << 20;
+// Of those that the library proposes for a product. That it proposes one is no
+// promise to run it (cublasLt.h, cublasLtMatmulHeuristicResult_t).
+static constexpr int mostAlgorithms = 8;
 // Of cuBLAS 13.
 static constexpr size_t oldestLibrary = 130000;
 
@@ -158,13 +162,16 @@ private:
   cublasLtMatmulDesc_t handle = nullptr;
 };
 
+struct Wish {
+  std::array<uint32_t, 4> alignments; ///< Those of Blas::Key.
+  bool wideSums;                      ///< Parts of a sum are never narrow.
+};
+
 /// What an algorithm must do with: room, and how matrices are aligned.
 class Preference {
 public:
-  /// `alignments` of Blas::Key.
-  Preference(const mgq_cuda_product &p,
-             const std::array<uint32_t, 4> &alignments) {
-    auto [a, b, c, added] = alignments;
+  explicit Preference(const Wish &wish) {
+    auto [a, b, c, added] = wish.alignments;
     blasCall(cublasLtMatmulPreferenceCreate, &handle);
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
         static_cast<uint64_t>(workspaceSize));
@@ -173,8 +180,7 @@ public:
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, added);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c);
-    // A narrow result is rounded once, not for each part of a sum.
-    if (p.c_type == MGQ_BF16 || p.c_type == MGQ_F16)
+    if (wish.wideSums)
       set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   }
@@ -252,26 +258,57 @@ Blas::Key Blas::keyOf(const mgq_cuda_product &p, const ProductOperands &o) {
                          added}};
 }
 
-Blas::Plan &Blas::planOf(const Key &key, const void *bias) {
-  std::unique_ptr<Plan> &plan = plans[key];
-  if (plan) {
-    plan->description.setBias(bias);
-    return *plan;
+/// Whether a call has failed for what it was asked, and done nothing.
+static bool isRefusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED ||
+         status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH ||
+         status == CUBLAS_STATUS_INTERNAL_ERROR;
+}
+
+/// What is wished for, best first. Later, that no matrix is aligned, which
+/// leaves the library's plainest kernels, and that parts of a sum may be as
+/// narrow as the result.
+static std::vector<Wish> wishesOf(const mgq_cuda_product &p,
+                                  const std::array<uint32_t, 4> &alignments) {
+  auto bytes = [](int32_t type) {
+    return static_cast<uint32_t>(typeBytes(static_cast<mgq_type>(type)));
+  };
+  std::array<uint32_t, 4> least = {bytes(p.a_type), bytes(p.b_type),
+                                   bytes(p.c_type), bytes(p.c_type)};
+  // A narrow result is rounded once, not for each part of a sum.
+  bool isNarrow = p.c_type == MGQ_BF16 || p.c_type == MGQ_F16;
+  std::vector<Wish> wishes = {{alignments, isNarrow}, {least, isNarrow}};
+  if (isNarrow)
+    wishes.push_back({least, false});
+  return wishes;
+}
+
+/// Runs the product with what the library proposes for it, until it takes one.
+void Blas::choose(Plan &plan, const Key &key, const Multiply &multiply) {
+  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+  const char *call = "cublasLtMatmulAlgoGetHeuristic";
+  for (const Wish &wish : wishesOf(*key.first, key.second)) {
+    Preference preference(wish);
+    cublasLtMatmulHeuristicResult_t results[mostAlgorithms] = {};
+    int found = 0;
+    cublasStatus_t answer = library.cublasLtMatmulAlgoGetHeuristic(
+        handle, plan.description, plan.b, plan.a,
+        plan.added ? *plan.added : plan.c, plan.c, preference, mostAlgorithms,
+        results, &found);
+    if (!isRefusal(answer))
+      checkBlas(answer, "cublasLtMatmulAlgoGetHeuristic");
+    for (int i = 0; i < found; ++i) {
+      if (results[i].state != CUBLAS_STATUS_SUCCESS)
+        continue;
+      plan.algorithm = results[i].algo;
+      call = "cublasLtMatmul";
+      status = multiply(plan.algorithm);
+      if (!isRefusal(status))
+        return checkBlas(status, call);
+    }
   }
-  auto made = std::make_unique<Plan>(*key.first);
-  made->description.setBias(bias);
-  Preference preference(*key.first, key.second);
-  cublasLtMatmulHeuristicResult_t best = {};
-  int found = 0;
-  blasCall(cublasLtMatmulAlgoGetHeuristic, handle, made->description, made->b,
-           made->a, made->added ? *made->added : made->c, made->c, preference,
-           1, &best, &found);
-  if (!found)
-    fail("cublasLtMatmulAlgoGetHeuristic: no algorithm");
-  checkBlas(best.state, "cublasLtMatmulAlgoGetHeuristic");
-  made->algorithm = best.algo;
-  plan = std::move(made);
-  return *plan;
+  checkBlas(status, call);
 }
 
 void Blas::run(const mgq_cuda_product &product, const ProductOperands &o,
@@ -286,12 +323,25 @@ void Blas::run(const mgq_cuda_product &product, const ProductOperands &o,
     alpha = &wide[0];
     beta = &wide[1];
   }
+  auto multiply = [&](const Plan &plan, const cublasLtMatmulAlgo_t &algorithm) {
+    return library.cublasLtMatmul(
+        handle, plan.description, alpha, o.b, plan.b, o.a, plan.a, beta,
+        o.added ? o.added : o.c, plan.added ? *plan.added : plan.c, o.c, plan.c,
+        &algorithm, workspace->as<void>(), workspaceSize, stream);
+  };
   try {
-    const Plan &plan = planOf(keyOf(product, o), o.bias);
-    blasCall(cublasLtMatmul, handle, plan.description, alpha, o.b, plan.b, o.a,
-             plan.a, beta, o.added ? o.added : o.c,
-             plan.added ? *plan.added : plan.c, o.c, plan.c, &plan.algorithm,
-             workspace->as<void>(), workspaceSize, stream);
+    Key key = keyOf(product, o);
+    if (auto known = plans.find(key); known != plans.end()) {
+      Plan &plan = *known->second;
+      plan.description.setBias(o.bias);
+      return checkBlas(multiply(plan, plan.algorithm), "cublasLtMatmul");
+    }
+    auto made = std::make_unique<Plan>(product);
+    made->description.setBias(o.bias);
+    choose(*made, key, [&](const cublasLtMatmulAlgo_t &algorithm) {
+      return multiply(*made, algorithm);
+    });
+    plans.emplace(key, std::move(made));
   } catch (const Error &error) {
     fail("{} ({})", error.what(), textOf(product));
   }

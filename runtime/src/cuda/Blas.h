@@ -6,6 +6,7 @@
 #include "runtime/src/cuda/Driver.h"
 #include <array>
 #include <cublasLt.h>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -23,7 +24,7 @@ struct ProductOperands {
 
 /// The products of a rank. Each table's algorithm is chosen when the product is
 /// first run, by shapes, types, epilogue and how its matrices are aligned, and
-/// kept.
+/// kept: the library's first choice that it does then run.
 class Blas {
 public:
   /// Throws Error: no cuBLASLt, or one that is too old.
@@ -54,7 +55,8 @@ private:
   using Key = std::pair<const mgq_cuda_product *, Alignments>;
   static Key keyOf(const mgq_cuda_product &product,
                    const ProductOperands &operands);
-  Plan &planOf(const Key &key, const void *bias);
+  using Multiply = std::function<cublasStatus_t(const cublasLtMatmulAlgo_t &)>;
+  void choose(Plan &plan, const Key &key, const Multiply &multiply);
 
   const BlasLibrary &library;
   cublasLtHandle_t handle = nullptr;

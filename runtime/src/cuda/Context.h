@@ -4,6 +4,8 @@
 
 #include "runtime/include/rt_cuda.h"
 #include "runtime/src/cuda/Driver.h"
+#include <functional>
+#include <string>
 #include <vector>
 
 namespace mgq::rt {
@@ -33,12 +35,16 @@ private:
   int ordinal = 0, sm = 0;
 };
 
+/// Tells the user something.
+using Notify = std::function<void(const std::string &)>;
+
 /// The kernels of the program.
 class Module {
 public:
-  /// Loads the best image for the GPU. Throws Error that says what the program
-  /// has and what the GPU is.
-  explicit Module(const Context &context);
+  /// Loads the best image for the GPU, or has the driver compile the program's
+  /// PTX, which takes a while. Throws Error that says what the program has and
+  /// what the GPU is.
+  Module(const Context &context, const Notify &notify);
   Module(const Module &) = delete;
   Module &operator=(const Module &) = delete;
   ~Module();

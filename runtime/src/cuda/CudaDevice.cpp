@@ -49,7 +49,8 @@ static size_t mostParameters() {
 CudaDevice::CudaDevice(const mgq_device_request &request)
     : group(*request.group),
       context(request.place, request.ranksHere, request.group->inProcess()),
-      module(context), attention(request.program->plugin_path), target(compute),
+      module(context, [this](const std::string &text) { notify(text); }),
+      attention(request.program->plugin_path), target(compute),
       network(*request.program, group,
               [this](const std::string &text) { return explain(text); }),
       sums(*this, network),
@@ -274,9 +275,16 @@ void CudaDevice::rehearse(bool on) {
   rehearsing = on;
   if (on)
     return;
-  attention.prepare(compute);
-  if (std::string note = attention.note(); !note.empty() && group.rank() == 0)
-    printError("note: {}", note);
+  size_t free = 0, total = 0;
+  cuCall(cuMemGetInfo, &free, &total);
+  attention.prepare(compute, static_cast<int64_t>(free) - reservedBytes);
+  if (std::string note = attention.note(); !note.empty())
+    notify(note);
+}
+
+void CudaDevice::notify(const std::string &text) const {
+  if (group.rank() == 0)
+    printError("note: {}", text);
 }
 
 void CudaDevice::leaveCall(const char *name) {

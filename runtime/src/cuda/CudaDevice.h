@@ -92,6 +92,8 @@ protected:
   void freeHost(void *memory) override;
 
 private:
+  /// Rank 0 tells the user something.
+  void notify(const std::string &text) const;
   std::string explain(const std::string &text) const;
   [[noreturn]] void failDevice(const char *call, CUresult status) const;
   void ensureNorms(const std::vector<Values> &arrays);

@@ -45,6 +45,7 @@
   X(cuEventQuery)                                                              \
   X(cuEventElapsedTime)                                                        \
   X(cuModuleLoadData)                                                          \
+  X(cuModuleLoadDataEx)                                                        \
   X(cuModuleUnload)                                                            \
   X(cuModuleGetFunction)                                                       \
   X(cuFuncLoad)                                                                \

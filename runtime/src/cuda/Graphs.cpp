@@ -54,14 +54,20 @@ std::string Graphs::keep(const WorkKey &key, CUgraph graph) {
   if (count < leastNodes || nodes + count > mostNodes)
     return "";
   CUgraphExec made = nullptr;
+  const char *call = "cuGraphInstantiate";
   CUresult status = cuTry(cuGraphInstantiate, &made, graph, 0);
+  if (status == CUDA_SUCCESS) {
+    // Else the first launch does it, in a step, which it might hold up.
+    call = "cuGraphUpload";
+    status = cuTry(cuGraphUpload, made, stream);
+    if (status != CUDA_SUCCESS)
+      cuTry(cuGraphExecDestroy, made);
+  }
   if (status == CUDA_ERROR_OUT_OF_MEMORY || status == CUDA_ERROR_NOT_SUPPORTED)
-    return fmt::format("cuGraphInstantiate: {}", driverText(status));
-  checkDriver(status, "cuGraphInstantiate");
+    return fmt::format("{}: {}", call, driverText(status));
+  checkDriver(status, call);
   graphs.emplace(key, made);
   nodes += count;
-  // Else the first launch does it, in a step, which it might hold up.
-  cuCall(cuGraphUpload, made, stream);
   return "";
 }
 

@@ -3,13 +3,18 @@
 #include "runtime/src/cuda/Network.h"
 #include "runtime/src/common/Error.h"
 #include "runtime/src/common/Trace.h"
+#include <algorithm>
 #include <unistd.h>
 
 using namespace mgq::rt;
 
 // Blocks of the GPU that wait for or move a message. Few: they take the place
-// of what computes, and their buffers memory.
-static constexpr int channelBlocks = 4, replicaBlocks = 8;
+// of what computes, and their buffers memory. A message whose blocks have no
+// room because others wait for it is never done, so all that a rank may have
+// fit a small GPU together, of 24 multiprocessors (NCCL's guide, "Using
+// multiple NCCL communicators concurrently").
+static constexpr int channelBlocks = 4, allChannelsBlocks = 16,
+                     replicaBlocks = 8;
 // How long a rank that has failed may take to say so.
 static constexpr double hearSeconds = 2;
 
@@ -37,11 +42,24 @@ std::vector<ncclUniqueId> Network::exchangeIds() {
   return all;
 }
 
+/// Of a channel, on all ranks the same.
+static int blocksOfChannel(const mgq_program &program,
+                           const std::vector<Channel> &channels) {
+  std::vector<int> counts(program.stages);
+  for (const Channel &channel : channels) {
+    ++counts[channel.from];
+    ++counts[channel.to];
+  }
+  int most = std::max(1, *std::max_element(counts.begin(), counts.end()));
+  return std::clamp(allChannelsBlocks / most, 1, channelBlocks);
+}
+
 /// In the order of channels on all ranks, so the first that is not open has
 /// both its ranks at it.
 void Network::openLinks(const std::vector<ncclUniqueId> &ids) {
   const std::vector<Channel> &channels = plan.channels();
   size_t row = channels.size() + 1;
+  int blocks = blocksOfChannel(view.program, channels);
   links.resize(channels.size());
   for (size_t i = 0; i < channels.size(); ++i) {
     const Channel &channel = channels[i];
@@ -50,9 +68,8 @@ void Network::openLinks(const std::vector<ncclUniqueId> &ids) {
     int32_t from = view.rankOfStage(channel.from);
     std::string what = fmt::format("messages from rank {} to rank {}", from,
                                    view.rankOfStage(channel.to));
-    links[i] =
-        std::make_unique<Link>(std::move(what), ids[from * row + i],
-                               isSender(channel) ? 0 : 1, 2, channelBlocks);
+    links[i] = std::make_unique<Link>(std::move(what), ids[from * row + i],
+                                      isSender(channel) ? 0 : 1, 2, blocks);
     group.pulse();
   }
   if (view.program.replicas > 1)

@@ -170,7 +170,7 @@ static int attributeOf(CUdevice_attribute attribute, CUdevice device) {
   case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
     return settings().architecture % 10;
   case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-    return 4;
+    return multiprocessors;
   case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
     return 32;
   case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -368,6 +368,11 @@ static const ErrorText errorTexts[] = {
     ERROR_TEXT(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"),
     ERROR_TEXT(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid"),
     ERROR_TEXT(CUDA_ERROR_INVALID_CONTEXT, "invalid device context"),
+    ERROR_TEXT(CUDA_ERROR_INVALID_PTX, "a PTX JIT compilation failed"),
+    ERROR_TEXT(CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+               "the provided PTX was compiled with an unsupported toolchain."),
+    ERROR_TEXT(CUDA_ERROR_JIT_COMPILATION_DISABLED,
+               "PTX JIT compilation was disabled"),
     ERROR_TEXT(CUDA_ERROR_NO_BINARY_FOR_GPU,
                "no kernel image is available for execution on the device"),
     ERROR_TEXT(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"),

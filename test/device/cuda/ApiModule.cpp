@@ -10,6 +10,7 @@
 #include "test/device/cuda/Api.h"
 #include "test/device/cuda/Block.h"
 #include "test/device/cuda/Settings.h"
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <elf.h>
@@ -62,21 +63,58 @@ static int64_t imageBytes(const void *image) {
   return int64_t(end);
 }
 
-/// The architecture that an image was compiled for, 0: it does not say.
+/// The architecture that a cubin was compiled for.
 static int imageArchitecture(const void *image) {
-  if (std::memcmp(image, ELFMAG, SELFMAG) != 0)
-    return 0;
   Elf64_Ehdr header;
   std::memcpy(&header, image, sizeof header);
   bool isNew = header.e_ident[EI_ABIVERSION] >= 8;
   return int(header.e_flags >> (isNew ? 8 : 0) & 0xff);
 }
 
-/// Code of sm_86 runs on sm_86 to sm_89, no other generation.
+/// Code of sm_86 runs on sm_86 to sm_89, no other generation. On modules of
+/// vehicles and robots (sm_87) only their own does.
 static bool runsHere(int architecture) {
   int mine = settings().architecture;
-  return architecture == 0 ||
-         (architecture / 10 == mine / 10 && architecture <= mine);
+  if (mine == 87)
+    return architecture == mine;
+  return architecture / 10 == mine / 10 && architecture <= mine;
+}
+
+/// The number behind `word` in a text, 0: there is none.
+static double numberBehind(const char *text, const char *word) {
+  const char *found = std::strstr(text, word);
+  return found ? std::strtod(found + std::strlen(word), nullptr) : 0;
+}
+
+/// The newest version of PTX that the driver's compiler knows: that of CUDA
+/// 12.9 is 8.8, that of 13.1 is 9.1.
+static double newestPtx() {
+  int driver = settings().driver ? settings().driver : CUDA_VERSION;
+  int major = driver / 1000, minor = driver % 1000 / 10;
+  return major - 4 + 0.1 * (major == 12 && minor >= 6 ? minor - 1 : minor);
+}
+
+/// Compiles PTX: for an architecture from its own on. A text without a version
+/// is the name of a test's kernels.
+static CUresult ptxRefusal(const char *text) {
+  double version = numberBehind(text, ".version "),
+         architecture = numberBehind(text, ".target sm_");
+  if (version == 0)
+    return CUDA_SUCCESS;
+  if (std::getenv("CUDA_DISABLE_PTX_JIT"))
+    return CUDA_ERROR_JIT_COMPILATION_DISABLED;
+  if (architecture == 0 || architecture > settings().architecture)
+    return CUDA_ERROR_INVALID_PTX;
+  return version > newestPtx() + 0.01 ? CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+                                      : CUDA_SUCCESS;
+}
+
+/// Why an image is not loaded. A text is PTX.
+static CUresult imageRefusal(const void *image) {
+  if (std::memcmp(image, ELFMAG, SELFMAG) != 0)
+    return ptxRefusal(static_cast<const char *>(image));
+  return runsHere(imageArchitecture(image)) ? CUDA_SUCCESS
+                                            : CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 static CUresult loadTwin(const void *image, ModuleState &module) {
@@ -108,8 +146,8 @@ MGQ_API cuModuleLoadData(CUmodule *handle, const void *image) {
   MGQ_ENTER(Context);
   if (captureForbidsWaiting())
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (!runsHere(imageArchitecture(image)))
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (CUresult refused = imageRefusal(image))
+    return refused;
   auto module = std::make_unique<ModuleState>();
   if (CUresult status = loadTwin(image, *module))
     return status;
@@ -126,9 +164,23 @@ MGQ_API cuModuleLoadData(CUmodule *handle, const void *image) {
   return CUDA_SUCCESS;
 }
 
-MGQ_API cuModuleLoadDataEx(CUmodule *handle, const void *image, unsigned,
-                           CUjit_option *, void **) {
-  return cuModuleLoadData(handle, image);
+/// The compiler of PTX says why it refuses one.
+MGQ_API cuModuleLoadDataEx(CUmodule *handle, const void *image, unsigned count,
+                           CUjit_option *options, void **values) {
+  CUresult status = cuModuleLoadData(handle, image);
+  char *log = nullptr;
+  size_t room = 0;
+  for (unsigned i = 0; i < count; ++i)
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER)
+      log = static_cast<char *>(values[i]);
+    else if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
+      room = reinterpret_cast<size_t>(values[i]);
+    else
+      return CUDA_ERROR_INVALID_VALUE;
+  if (log && status == CUDA_ERROR_INVALID_PTX)
+    std::snprintf(log, room, "ptxas fatal: this text is not for sm_%d",
+                  settings().architecture);
+  return status;
 }
 
 MGQ_API cuModuleUnload(CUmodule handle) {

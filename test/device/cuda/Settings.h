@@ -9,6 +9,9 @@
 
 namespace mgq::device {
 
+/// Of a device: a small GPU of a generation that is supported.
+constexpr int multiprocessors = 24;
+
 /// Call number `call` (from 1) of `function` fails with `code`. Function
 /// "kernel": the kernel ends with a fault that later calls meet.
 struct InjectedFailure {

@@ -280,6 +280,13 @@ static std::string refusal(const mgq_cudnn_problem &p) {
        {p.q_strides, p.k_strides, p.v_strides, p.result_strides})
     if (strides[3] != 1)
       return "elements of a row that lie apart";
+  for (const int64_t *strides :
+       {p.q_strides, p.k_strides, p.v_strides, p.result_strides})
+    if ((strides[0] | strides[1] | strides[2]) % 8)
+      return "strides that are no multiples of 16 bytes";
+  if (p.causal == MGQ_CUDNN_SEES_FROM_END &&
+      (p.has_bias || p.query_length > p.key_length))
+    return "a causal mask from the end with a bias, or more queries than keys";
   return "";
 }
 
@@ -329,6 +336,17 @@ static std::string missing(const mgq_cudnn_problem &p,
   return "";
 }
 
+/// What is not aligned to 16 bytes, as it is on a GPU: "": nothing.
+static std::string unaligned(const mgq_cudnn_tensors &t) {
+  const void *const all[] = {t.q,    t.k,      t.v,      t.result,
+                             t.grad, t.grad_q, t.grad_k, t.grad_v};
+  for (const void *tensor : all)
+    if (reinterpret_cast<uintptr_t>(tensor) % 16)
+      return "a tensor at " + describeAddress(tensor) +
+             " is not aligned to 16 bytes";
+  return "";
+}
+
 static int32_t run(const mgq_cudnn_attention *attention, void *stream,
                    const mgq_cudnn_tensors *tensors, bool backward, char *error,
                    int64_t errorBytes) {
@@ -338,7 +356,10 @@ static int32_t run(const mgq_cudnn_attention *attention, void *stream,
                errorBytes);
   mgq_cudnn_problem problem = attention->problem;
   mgq_cudnn_tensors copy = *tensors;
-  if (std::string text = missing(problem, copy, backward); !text.empty()) {
+  std::string text = missing(problem, copy, backward);
+  if (text.empty())
+    text = unaligned(copy);
+  if (!text.empty()) {
     report(std::string(name) + ": " + text);
     return say(MGQ_CUDNN_FAILED, "CUDNN_STATUS_BAD_PARAM: " + text, error,
                errorBytes);

@@ -82,10 +82,31 @@ NCCL_API ncclResult_t ncclCommInitRank(ncclComm_t *handle, int size,
   return openNow({comm});
 }
 
+/// What the communicators of a device may have waiting at once. A message whose
+/// blocks have no room, because others wait, may be what those wait for.
+static void takeBlocks(ncclComm &comm, int blocks) {
+  static std::mutex mutex;
+  static std::map<int, int> taken; ///< By device.
+  std::lock_guard<std::mutex> lock(mutex);
+  comm.blocks += blocks;
+  int all = taken[comm.device] += blocks;
+  if (blocks > 0 && all > multiprocessors)
+    report("the communicators of device " + std::to_string(comm.device) +
+           " may take " + std::to_string(all) +
+           " blocks at once, it has room "
+           "for " +
+           std::to_string(multiprocessors) +
+           ": messages may wait for each other");
+}
+
 NCCL_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *handle, int size,
                                              ncclUniqueId id, int rank,
-                                             ncclConfig_t *) {
-  return ncclCommInitRank(handle, size, id, rank);
+                                             ncclConfig_t *config) {
+  ncclResult_t status = ncclCommInitRank(handle, size, id, rank);
+  if (status == ncclSuccess && config &&
+      config->maxCTAs != NCCL_CONFIG_UNDEF_INT)
+    takeBlocks(**handle, config->maxCTAs);
+  return status;
 }
 
 /// Operations that a broken device drops are never done.
@@ -99,6 +120,7 @@ static ncclResult_t closeComm(ncclComm_t comm) {
   if (!handleGone(commKind, comm))
     return ncclInvalidArgument;
   waitUntilFinished(*comm);
+  takeBlocks(*comm, -comm->blocks);
   disconnect(*comm);
   delete comm;
   return ncclSuccess;

@@ -14,6 +14,7 @@
 struct ncclComm {
   std::string id;
   int rank = 0, size = 0, device = 0;
+  int blocks = 0; ///< Of the device, at most; 0: not said.
   int listener = -1;
   std::vector<int> toPeer, fromPeer; ///< Sockets, -1 for this rank.
   mgq::device::Chain chain;

@@ -5,8 +5,9 @@
 //   mgq-twin --omit-barrier=N FILE.bc
 //
 // Each FILE.bc, or DIR/*.bc, which mgq-compile --emit-twins wrote, becomes a
-// shared library FILE.so beside it. One that is there and newer is kept. The
-// other forms are for tests of the checks: each barrier has a number.
+// shared library FILE.so beside it. One that is there and newer is kept; one of
+// a link is a link. The other forms are for tests of the checks: each barrier
+// has a number.
 //
 //===----------------------------------------------------------------------===//
 
@@ -19,6 +20,7 @@
 #include "llvm/Support/SourceMgr.h"
 #include "llvm/Support/WithColor.h"
 #include "llvm/Support/raw_ostream.h"
+#include <filesystem>
 
 using namespace llvm;
 using namespace mgq::twin;
@@ -68,6 +70,20 @@ static Expected<std::unique_ptr<Module>> readModule(StringRef path,
   if (!module)
     return createStringError(diagnostic.getMessage());
   return std::move(module);
+}
+
+/// Of a link to other bitcode: a link to that one's library.
+static Error linkTwin(StringRef input, StringRef output) {
+  std::error_code code;
+  std::filesystem::path target =
+      std::filesystem::read_symlink(input.str(), code);
+  if (code)
+    return createStringError(code, "cannot read the link");
+  sys::fs::remove(output);
+  code = sys::fs::create_link(target.replace_extension("so").string(), output);
+  if (code)
+    return createStringError(code, "cannot make the link " + output);
+  return Error::success();
 }
 
 static Error makeTwin(StringRef input, StringRef output, StringRef leavesPath) {
@@ -126,10 +142,13 @@ int main(int argc, char **argv) {
   for (const std::string &file : files) {
     SmallString<256> output(file);
     sys::path::replace_extension(output, "so");
-    if (!listBarriers && omitBarrier < 0 && isNewer(output, file) &&
-        isNewer(output, program) && isNewer(output, leaves))
+    bool makes = !listBarriers && omitBarrier < 0;
+    if (makes && isNewer(output, file) && isNewer(output, program) &&
+        isNewer(output, leaves))
       continue;
-    if (Error error = makeTwin(file, output, leaves)) {
+    bool links = makes && sys::fs::is_symlink_file(file);
+    if (Error error =
+            links ? linkTwin(file, output) : makeTwin(file, output, leaves)) {
       WithColor::error(errs(), "mgq-twin")
           << file << ": " << toString(std::move(error)) << "\n";
       status = 1;
