@@ -3,8 +3,8 @@
 #   FOLDER/run.sh [OUT.json]
 # FOLDER: what prepare.sh made. Needs a driver for CUDA 13, 6 GB in $TMPDIR (/tmp), and a
 # python3 with numpy, ml_dtypes, onnx, safetensors and torch for CUDA 13, whose wheels bring
-# cuBLASLt and cuDNN; without torch, nvidia-cublas and nvidia-cudnn-cu13, and nothing to
-# compare with. Prints a table, writes OUT.json, after each part. PARTS=kernels,tiny runs some.
+# cuBLASLt and cuDNN; without torch, nvidia-cudnn-cu13 and nvidia-cuda-runtime, and nothing to
+# compare with. Prints a table, writes OUT.json after each figure. PARTS=kernels,tiny runs some.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 command -v python3 > /dev/null || { echo "run.sh needs python3" >&2; exit 1; }
@@ -16,6 +16,6 @@ found = {str(path.parent) for place in places for path in pathlib.Path(place).rg
 print(":".join(sorted(found)))
 PY
 )
-# What is set goes first.
-export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH${libraries:+:}}$libraries
+# What is set goes first; libmgq_cudnn.so lies here.
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$here${libraries:+:$libraries}
 exec python3 "$here/run.py" "$here" "${1:-$here/gpu.json}"

@@ -267,9 +267,6 @@ static ExitStatus checkFlags(const Flags &flags) {
     return usage("--fp32-steps and --bf16-ramp: with --precision=f32 all steps "
                  "are in f32; expected --precision=layered or bf16");
   if (flags.target == "cuda" && !hasPlan) {
-    if (flags.frozen == "sharded")
-      return notYet("--frozen=sharded with --target=cuda",
-                    "auto, stage, replicated");
     if (StringRef(flags.microBatches).contains(':'))
       return notYet("--micro-batches=" + flags.microBatches +
                         " with --target=cuda",

@@ -96,10 +96,28 @@ int ModelCompiler::planAgain() {
   return kSuccess;
 }
 
+/// Plans again with `bytes` of each device held back; false, without a word,
+/// if the planner finds nothing then.
+FailureOr<bool> ModelCompiler::planLeaving(int64_t bytes) {
+  options.reserveBytes = bytes;
+  bool fits = true;
+  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
+    if (!StringRef(diagnostic.str()).starts_with("no plan fits"))
+      return failure(); // Others print it.
+    fits = false;
+    return success();
+  });
+  int status = planAgain();
+  if (status && fits)
+    return failure();
+  return fits;
+}
+
 /// The planner estimates; the memory plan knows. Where a rank turns out not to
-/// fit, plans again with as much held back.
+/// fit, plans again with as much held back: more until it fits; less where the
+/// planner finds nothing any more.
 int ModelCompiler::fitMemory() {
-  constexpr int kAttempts = 8;
+  constexpr int kAttempts = 10;
   takeExactMemory(*module, planned);
   // First what is kept from step to step goes.
   if (lackingBytes(planned) > 0 && options.overlap && options.runAhead &&
@@ -108,17 +126,29 @@ int ModelCompiler::fitMemory() {
     if (int status = planAgain())
       return status;
   }
-  for (int i = 0; i < kAttempts && lackingBytes(planned) > 0; ++i) {
-    // More each time: another cut lacks something else.
-    int64_t least = planned.plan.ranks.front().memoryBytes() / 64;
-    options.reserveBytes +=
-        std::max(lackingBytes(planned), least) * (i + 2) / 2;
-    if (int status = planAgain())
-      return status;
+  std::string lack = llvm::toString(memoryError(planned));
+  int64_t tooLittle = 0, tooMuch = 0, given = options.reserveBytes;
+  for (int i = 0; i < kAttempts && !lack.empty(); ++i) {
+    int64_t held = (tooLittle + tooMuch) / 2;
+    if (!tooMuch) {
+      // More each time: another cut lacks something else.
+      int64_t least = planned.plan.ranks.front().memoryBytes() / 64;
+      held = tooLittle + std::max(lackingBytes(planned), least) * (i + 2) / 2;
+    }
+    FailureOr<bool> found = planLeaving(given + held);
+    if (failed(found))
+      return kFailure;
+    if (!*found) {
+      tooMuch = held;
+      continue;
+    }
+    lack = llvm::toString(memoryError(planned));
+    tooLittle = held;
   }
   unplanned = nullptr;
-  llvm::Error error = memoryError(planned);
-  return error ? reportError(kCompilerName, std::move(error)) : int(kSuccess);
+  if (lack.empty())
+    return kSuccess;
+  return reportError(kCompilerName, llvm::createStringError(lack));
 }
 
 int ModelCompiler::runUntil(StringRef last) {

@@ -44,6 +44,7 @@ private:
   int runPhase(const Phase &phase);
   int fitMemory();
   int planAgain();
+  mlir::FailureOr<bool> planLeaving(int64_t bytes);
 
   mlir::MLIRContext &context;
   Options options;

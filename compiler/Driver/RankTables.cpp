@@ -37,7 +37,7 @@ private:
   }
   Constant *call(CallOp call);
   Constant *sequence(SequenceKind kind, int64_t chunk = -1);
-  Table places();
+  Table places(Block &block);
   Table uses();
   Table shards();
   Table grads(int64_t chunk);
@@ -130,9 +130,11 @@ Table RankWriter::shards() {
     SmallVector<Constant *> calls;
     for (CallOp pack : shard.getOps<CallOp>())
       calls.push_back(call(pack));
-    Table loads = make.table({}), callTable = make.table(calls);
+    Table loads = make.table({}), callTable = make.table(calls),
+          copies = places(shard.getBody().front());
     table.push_back(make.record({make.record({loads.data, loads.count,
                                               callTable.data, callTable.count}),
+                                 copies.data, copies.count,
                                  make.i64(shard.getBuffer().getOffset()),
                                  make.i64(shard.getSlice().getOffset()),
                                  make.i64(shard.getSlice().getBytes())}));
@@ -140,12 +142,12 @@ Table RankWriter::shards() {
   return make.table(table);
 }
 
-Table RankWriter::places() {
+Table RankWriter::places(Block &block) {
   SmallVector<Constant *> table;
   auto offset = [&](std::optional<uint64_t> value) {
     return make.i64(value ? int64_t(*value) : -1);
   };
-  for (PlaceParamOp place : rank.getOps<PlaceParamOp>())
+  for (PlaceParamOp place : block.getOps<PlaceParamOp>())
     table.push_back(make.record(
         {make.i32(index.params.lookup(place.getParam())),
          make.i32(place.getAs() ? int32_t(typeCode(*place.getAs())) : -1),
@@ -356,8 +358,8 @@ Constant *RankWriter::residuals() {
 }
 
 Constant *RankWriter::write() {
-  Table placeTable = places(), useTable = uses(), chunkTable = chunks(),
-        outputTable = outputs(), shardTable = shards(),
+  Table placeTable = places(rank.getBody().front()), useTable = uses(),
+        chunkTable = chunks(), outputTable = outputs(), shardTable = shards(),
         opTable = ops(rank.getBody().front());
   Table evaluateTable = make.table({});
   for (EvaluationOp evaluation : rank.getOps<EvaluationOp>())

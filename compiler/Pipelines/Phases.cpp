@@ -119,6 +119,7 @@ static void buildSchedule(OpPassManager &passes, const Options &options) {
   passes.addPass(pipe::createSchedulePass());
   // Messages follow from where the ops are.
   bool isSharded = options.frozen == "sharded";
+  bool copyWeights = options.target != "cpu"; // Kernels cannot read files.
   pipe::RunPrefixAheadPassOptions prefix;
   prefix.layersFirst = isSharded;
   if (options.overlap && options.runAhead)
@@ -135,14 +136,13 @@ static void buildSchedule(OpPassManager &passes, const Options &options) {
     passes.addPass(pipe::createOverlapStreamsPass(overlap));
   }
   if (isSharded)
-    passes.addPass(pipe::createShardFrozenPass());
+    passes.addPass(pipe::createShardFrozenPass({copyWeights}));
   // All sums over replicas are there.
   if (options.compression != "none")
     passes.addPass(pipe::createSparsifyGradientsPass({options.compression}));
   // The order of a step is fixed now, so lifetimes are.
   if (options.hasKernels()) {
-    passes.addPass(
-        pipe::createPlanMemoryPass({/*copyWeights=*/options.target != "cpu"}));
+    passes.addPass(pipe::createPlanMemoryPass({copyWeights}));
     passes.addPass(pipe::createCheckMemoryPass());
     passes.addPass(pipe::createCheckHazardsPass());
     if (options.dropWait >= 0)

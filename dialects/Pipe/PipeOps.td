@@ -120,7 +120,7 @@ def Pipe_RankOp : Pipe_Op<"rank", [Symbol, IsolatedFromAbove, NoTerminator, Sing
 // Placements
 //===----------------------------------------------------------------------===//
 
-def Pipe_PlaceParamOp : Pipe_Op<"place_param", [HasParent<"RankOp">]> {
+def Pipe_PlaceParamOp : Pipe_Op<"place_param", [ParentOneOf<["RankOp", "ShardOp"]>]> {
   let summary = "where a parameter's value, gradient and optimizer state live";
   let description = [{
     Offsets in the arena. A frozen parameter has at most `value`: a copy, of
@@ -158,9 +158,10 @@ def Pipe_PlaceSlotsOp : Pipe_Op<"place_slots", [HasParent<"RankOp">]> {
 def Pipe_ShardOp : Pipe_Op<"shard", [HasParent<"RankOp">, NoTerminator, SingleBlock]> {
   let summary = "frozen weights of a chunk that are spread over ranks";
   let description = [{
-    The calls of the body pack them into `buffer` once, after load; of that each
-    rank keeps a slice. The ranks are the stages of a replica or, of one stage,
-    the replicas.
+    `buffer` is where they are when the chunk runs. The body has calls that pack
+    them into it once, after load, or for a device that cannot read files the
+    places of copies in it. Of that each rank keeps a slice. The ranks are the
+    stages of a replica or, of one stage, the replicas.
   }];
   let arguments = (ins I64Attr:$chunk, Pipe_ArenaAttr:$slice, Pipe_ArenaAttr:$buffer);
   let regions = (region SizedRegion<1>:$body);

@@ -176,9 +176,11 @@ void CastInserter::joinOperand(func::CallOp reader, unsigned operand) {
     auto call = dyn_cast<func::CallOp>(user);
     return call && phaseOf(call) == "forward";
   });
+  // Layers may be in different phases of progressive precision.
+  if (progressive && instanceOf(maker) != instanceOf(reader))
+    mayBeNarrow = false;
   if (readForward)
-    // Neighbours may be in different phases of progressive precision.
-    mayBeNarrow &= policy.hasNarrowStream() && !progressive;
+    mayBeNarrow &= policy.hasNarrowStream();
   else if (isResidual) // f32 where the layer's products are.
     mayBeNarrow &= layers.find(function)->second.rest() == Precision::bf16;
   slots.at(made).isStream |= readForward;

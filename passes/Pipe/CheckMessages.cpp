@@ -2,7 +2,8 @@
 //
 // Runs the programs of all ranks side by side without computing. A rank waits
 // where the events of `after` have not happened; a message happens when both
-// its sides have begun. Programs have no choices, so one run shows all of them.
+// its sides have begun, a gather over stages when all have begun it. Programs
+// have no choices, so one run shows all of them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -60,10 +61,15 @@ private:
   struct Program {
     int64_t stage;
     SmallVector<Operation *> ops;
-    size_t next = 0;
+    size_t next = 0, gathers = 0; ///< Begun so far.
   };
+  LogicalResult checkGathers() const;
   bool hasHappened(Value event) const {
     Operation *op = event.getDefiningOp();
+    if (auto it = gatherNumber.find(op); it != gatherNumber.end())
+      return llvm::all_of(programs, [&](const Program &program) {
+        return program.gathers > it->second;
+      });
     auto it = sideOf.find(op);
     if (it == sideOf.end())
       return begun.contains(op);
@@ -74,6 +80,7 @@ private:
   std::vector<Program> programs;
   std::map<Message, Sides> messages;
   std::map<Operation *, Message> sideOf;
+  std::map<Operation *, size_t> gatherNumber; ///< In its program.
   llvm::DenseSet<Operation *> begun;
   LogicalResult added = success();
 };
@@ -85,6 +92,8 @@ void Run::add(RankOp rank, Block &block) {
     if (op.getNumResults() != 1 || !isa<EventType>(op.getResult(0).getType()))
       continue;
     program.ops.push_back(&op);
+    if (isa<AllGatherOp>(op))
+      gatherNumber.insert({&op, program.gathers++});
     auto message = asMessage(&op, program.stage);
     if (!message)
       continue;
@@ -99,9 +108,37 @@ void Run::add(RankOp rank, Block &block) {
   programs.push_back(std::move(program));
 }
 
+static SmallVector<AllGatherOp> gathersOf(ArrayRef<Operation *> ops) {
+  SmallVector<AllGatherOp> gathers;
+  for (Operation *op : ops)
+    if (auto gather = dyn_cast<AllGatherOp>(op))
+      gathers.push_back(gather);
+  return gathers;
+}
+
+/// All ranks begin the gathers of the same chunks in the same order.
+LogicalResult Run::checkGathers() const {
+  if (programs.empty())
+    return success();
+  SmallVector<AllGatherOp> first = gathersOf(programs[0].ops);
+  for (const Program &program : programs) {
+    SmallVector<AllGatherOp> gathers = gathersOf(program.ops);
+    for (size_t i = 0; i < std::max(first.size(), gathers.size()); ++i)
+      if (i >= first.size() || i >= gathers.size() ||
+          first[i].getChunk() != gathers[i].getChunk())
+        return (i < gathers.size() ? gathers[i] : first[i])
+                   .emitOpError("is number ")
+               << i << ", but stages " << programs[0].stage << " and "
+               << program.stage << " do not gather the same in the same order";
+  }
+  return success();
+}
+
 LogicalResult Run::check() {
-  if (failed(added))
+  if (failed(added) || failed(checkGathers()))
     return failure();
+  for (Program &program : programs)
+    program.gathers = 0;
   for (auto &[message, sides] : messages)
     if (!sides.send || !sides.recv) {
       Operation *op = sides.send ? sides.send : sides.recv;
@@ -119,6 +156,7 @@ LogicalResult Run::check() {
                           [&](Value event) { return hasHappened(event); }))
           break;
         begun.insert(op);
+        program.gathers += isa<AllGatherOp>(op);
         if (auto it = sideOf.find(op); it != sideOf.end())
           (isa<SendOp>(op) ? messages[it->second].sendBegun
                            : messages[it->second].recvBegun) = true;

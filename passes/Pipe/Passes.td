@@ -113,13 +113,17 @@ def OverlapStreamsPass : Pass<"pipe-overlap-streams", "::mlir::ModuleOp"> {
 def ShardFrozenPass : Pass<"pipe-shard-frozen", "::mlir::ModuleOp"> {
   let summary = "Spread the weights of the frozen prefix over ranks";
   let description = [{
-    Each chunk of the frozen prefix gets an all_gather of its packed weights, in
-    a step and in an evaluation, two ahead of the chunk that runs: there are two
-    buffers, and one fills while the other is read. Of what several chunks read,
-    and of what kernels read in the mapped file, each rank has all. The ranks
-    are the stages of a replica or, of one stage, the replicas; one rank alone
-    is left as it is.
+    Each chunk of the frozen prefix gets an all_gather of its packed or copied
+    weights, in a step and in an evaluation, two ahead of the chunk that runs:
+    there are two buffers, and one fills while the other is read. Of what
+    several chunks read, and of what kernels read in the mapped file, each rank
+    has all. The ranks are the stages of a replica or, of one stage, the
+    replicas; one rank alone is left as it is.
   }];
+  let options = [
+    Option<"copyWeights", "copy-weights", "bool", /*default=*/"false",
+           "Frozen weights will be copied into the arena, see pipe-plan-memory: those are spread">
+  ];
   let dependentDialects = ["::mgq::pipe::PipeDialect"];
 }
 

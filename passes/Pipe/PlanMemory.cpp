@@ -172,18 +172,20 @@ void RankPlanner::addPrepareSequence() {
   }
 }
 
-/// Packs the weights that are spread, and places their gathers.
+/// Packs or places the weights that are spread, and places their gathers.
 void RankPlanner::addShards() {
   for (const Shard &shard : memory.shards) {
     auto op = ShardOp::create(builder, rank.getLoc(), shard.chunk, shard.slice,
                               shard.buffer);
     OpBuilder body(builder.getContext());
     body.createBlock(&op.getBody());
-    for (auto &[key, place] : shard.panels)
+    for (auto &[key, place] : shard.weights.panels)
       CallOp::create(
           body, rank.getLoc(), key.second.getValue(),
           builder.getArrayAttr({memory.params.lookup(key.first), place}),
           /*results=*/1, scratch(key.second.getValue()), StringAttr());
+    for (auto &[key, place] : shard.weights.copies)
+      memory.createCopy(body, key, place);
     rank.getBody().walk([&](AllGatherOp gather) {
       if (int64_t(gather.getChunk()) != shard.chunk)
         return;
@@ -299,7 +301,7 @@ LogicalResult RankPlanner::run() {
   for (auto &[key, place] : memory.panels)
     addPack(key.second);
   for (const Shard &shard : memory.shards)
-    for (auto &[key, place] : shard.panels)
+    for (auto &[key, place] : shard.weights.panels)
       addPack(key.second);
   placeReductions();
 

@@ -443,6 +443,24 @@ static void addDeviceNotes(const PlanOptions &options, PlannedModel &planned) {
                                  " is left to CUDA's driver and libraries");
 }
 
+/// Of weights that are copied and spread a rank has a slice, and two layers
+/// whole. Not where the planner is to choose the ranks that share them.
+static void spreadWeights(const PlanOptions &options,
+                          planner::ModelCosts &model) {
+  int64_t members = options.stages > 1 ? options.stages : options.replicas;
+  if (options.frozen != "sharded" || options.target == "cpu" ||
+      options.stages < 1 || members < 2)
+    return;
+  int64_t largest = 0;
+  for (planner::LayerCosts &layer : model.layers) {
+    if (layer.hasBackward || layer.outputNeedsGradient)
+      break;
+    largest = std::max(largest, layer.weightBytes);
+    layer.weightBytes = llvm::divideCeil(layer.weightBytes, members);
+  }
+  model.fixedBytes += 2 * largest;
+}
+
 static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
                             PlannedModel &planned) {
   SmallVector<ModelLayer> layers = collectLayers(module);
@@ -450,6 +468,7 @@ static llvm::Error fillPlan(ModuleOp module, const PlanOptions &options,
     return llvm::createStringError("the model has no layers to plan");
   planned.costs = measureModel(module, layers, options);
   planned.costs.fixedBytes += options.reserveBytes;
+  spreadWeights(options, planned.costs);
   if (!options.profile.empty())
     if (llvm::Error error = readProfile(options.profile, planned.costs))
       return error;

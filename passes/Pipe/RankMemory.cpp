@@ -72,26 +72,38 @@ ArenaAttr RankMemory::valueOf(StringAttr param) const {
   return dyn_cast_or_null<ArenaAttr>(params.lookup(param));
 }
 
-llvm::MapVector<PanelKey, int64_t>
-RankMemory::shardedPanels(const StepGraph &graph, const Kernels &kernels,
-                          int64_t chunk) {
-  llvm::MapVector<PanelKey, int64_t> found;
-  llvm::DenseSet<PanelKey> elsewhere;
+FrozenWeights<int64_t> RankMemory::shardedWeights(const StepGraph &graph,
+                                                  const Kernels &kernels,
+                                                  int64_t chunk,
+                                                  bool copyWeights) {
+  FrozenWeights<int64_t> found;
+  llvm::DenseSet<PanelKey> panelsElsewhere;
+  llvm::DenseSet<CopyKey> copiesElsewhere;
   for (const CallList *list : {&graph.train, &graph.model, &graph.count})
     for (func::CallOp call : list->calls())
       for (auto [i, operand] : llvm::enumerate(call.getOperands())) {
         auto ref = operand.getDefiningOp<nn::ParamRefOp>();
-        FlatSymbolRefAttr pack = ref ? kernels.packFunction(call, i) : nullptr;
-        if (!pack)
+        if (!ref)
           continue;
-        PanelKey key{ref.getParamAttr().getAttr(), pack.getAttr()};
-        if (StepGraph::chunkOf(call) == chunk)
-          found[key] = kernels.panelBytes(pack.getValue());
-        else
-          elsewhere.insert(key);
+        bool isHere = StepGraph::chunkOf(call) == chunk;
+        StringAttr param = ref.getParamAttr().getAttr();
+        auto add = [&](auto key, auto &its, auto &elsewhere, int64_t bytes) {
+          if (isHere)
+            its[key] = bytes;
+          else
+            elsewhere.insert(key);
+        };
+        if (FlatSymbolRefAttr pack = kernels.packFunction(call, i))
+          add(PanelKey{param, pack.getAttr()}, found.panels, panelsElsewhere,
+              kernels.panelBytes(pack.getValue()));
+        else if (copyWeights)
+          add(CopyKey{param, ref.getType()}, found.copies, copiesElsewhere,
+              byteSize(ref.getType()));
       }
-  found.remove_if(
-      [&](const auto &entry) { return elsewhere.contains(entry.first); });
+  found.panels.remove_if(
+      [&](const auto &entry) { return panelsElsewhere.contains(entry.first); });
+  found.copies.remove_if(
+      [&](const auto &entry) { return copiesElsewhere.contains(entry.first); });
   return found;
 }
 
@@ -101,10 +113,16 @@ void RankMemory::placeShards() {
   for (auto [i, chunk] : llvm::enumerate(shardedChunks)) {
     Shard shard{chunk, {}, {}, {}};
     int64_t bytes = 0;
-    for (auto &[key, size] : shardedPanels(graph, kernels, chunk)) {
-      shard.panels[key] = arena(bytes, size);
-      bytes += alignBytes(size);
-    }
+    auto place = [&](const auto &sizes, auto &places) {
+      for (auto &[key, size] : sizes) {
+        places[key] = arena(bytes, size);
+        bytes += alignBytes(size);
+      }
+    };
+    FrozenWeights<int64_t> sizes =
+        shardedWeights(graph, kernels, chunk, copyWeights);
+    place(sizes.panels, shard.weights.panels);
+    place(sizes.copies, shard.weights.copies);
     int64_t slice = alignBytes(llvm::divideCeil(bytes, members));
     shard.slice = arena(weights.take(slice), slice);
     largest[i % 2] = std::max(largest[i % 2], slice * members);
@@ -113,9 +131,29 @@ void RankMemory::placeShards() {
   int64_t buffers[2] = {weights.take(largest[0]), weights.take(largest[1])};
   for (auto [i, shard] : llvm::enumerate(shards)) {
     shard.buffer = arena(buffers[i % 2], shard.slice.getBytes() * members);
-    for (auto &[key, place] : shard.panels)
-      place = arena(buffers[i % 2] + place.getOffset(), place.getBytes());
+    auto move = [this, begin = buffers[i % 2]](auto &places) {
+      for (auto &[key, place] : places)
+        place = arena(begin + place.getOffset(), place.getBytes());
+    };
+    move(shard.weights.panels);
+    move(shard.weights.copies);
   }
+}
+
+/// Where a shard has a packed weight, or null.
+ArenaAttr RankMemory::shardedPlace(PanelKey key) const {
+  for (const Shard &shard : shards)
+    if (ArenaAttr place = shard.weights.panels.lookup(key))
+      return place;
+  return nullptr;
+}
+
+/// Where a shard has a copied one, or null.
+ArenaAttr RankMemory::shardedPlace(CopyKey key) const {
+  for (const Shard &shard : shards)
+    if (ArenaAttr place = shard.weights.copies.lookup(key))
+      return place;
+  return nullptr;
 }
 
 /// Room for each frozen weight in each form in which kernels read it.
@@ -127,9 +165,7 @@ void RankMemory::placePanels(ArrayRef<func::CallOp> calls) {
       if (!pack)
         continue;
       PanelKey key{ref.getParamAttr().getAttr(), pack.getAttr()};
-      if (llvm::any_of(shards, [&](const Shard &shard) {
-            return shard.panels.contains(key);
-          }))
+      if (shardedPlace(key))
         continue;
       auto &place = panels[key];
       if (place)
@@ -170,18 +206,25 @@ void RankMemory::placeCopies(OpBuilder &builder, ArrayRef<func::CallOp> calls) {
         continue;
       auto type = cast<RankedTensorType>(ref.getType());
       StringAttr name = ref.getParamAttr().getAttr();
-      if (isa<ArenaAttr>(params.lookup(name)) || copies.contains({name, type}))
+      CopyKey key{name, type};
+      if (isa<ArenaAttr>(params.lookup(name)) || copies.contains(key) ||
+          shardedPlace(key))
         continue;
       int64_t bytes = byteSize(type);
       ArenaAttr place = arena(weights.take(bytes), bytes);
-      copies[{name, type}] = place;
-      PlaceParamOp::create(builder,
-                           module.lookupSymbol<nn::ParamOp>(name).getLoc(),
-                           FlatSymbolRefAttr::get(name),
-                           builder.getI64IntegerAttr(place.getOffset()),
-                           TypeAttr::get(type.getElementType()), IntegerAttr(),
-                           IntegerAttr(), IntegerAttr());
+      copies[key] = place;
+      createCopy(builder, key, place);
     }
+}
+
+void RankMemory::createCopy(OpBuilder &builder, CopyKey key, ArenaAttr place) {
+  auto [name, type] = key;
+  PlaceParamOp::create(
+      builder, module.lookupSymbol<nn::ParamOp>(name).getLoc(),
+      FlatSymbolRefAttr::get(name),
+      builder.getI64IntegerAttr(place.getOffset()),
+      TypeAttr::get(cast<RankedTensorType>(type).getElementType()),
+      IntegerAttr(), IntegerAttr(), IntegerAttr());
 }
 
 /// Trainable parameters, f32, with gradient and optimizer state on the stage
@@ -215,9 +258,9 @@ LogicalResult RankMemory::placeParams(OpBuilder &builder,
                        builder.getContext(),
                        FlatSymbolRefAttr::get(param.getSymNameAttr())));
   }
+  placeShards();
   if (copyWeights)
     placeCopies(builder, calls);
-  placeShards();
   placePanels(calls);
   gradients.begin = weights.end();
   SymbolTable symbols(module);
@@ -280,12 +323,14 @@ Attribute RankMemory::placeOf(func::CallOp call, unsigned operand) {
   auto ref = call.getOperand(operand).getDefiningOp<nn::ParamRefOp>();
   StringAttr param = ref.getParamAttr().getAttr();
   if (FlatSymbolRefAttr pack = kernels.packFunction(call, operand)) {
-    for (const Shard &shard : shards)
-      if (ArenaAttr place = shard.panels.lookup({param, pack.getAttr()}))
-        return place;
-    return panels.lookup({param, pack.getAttr()});
+    PanelKey key{param, pack.getAttr()};
+    ArenaAttr place = shardedPlace(key);
+    return place ? place : panels.lookup(key);
   }
-  if (ArenaAttr copy = copies.lookup({param, ref.getType()}))
+  CopyKey key{param, ref.getType()};
+  if (ArenaAttr place = shardedPlace(key))
+    return place;
+  if (ArenaAttr copy = copies.lookup(key))
     return copy;
   return params.lookup(param);
 }

@@ -57,11 +57,22 @@ struct Region {
 
 /// A frozen weight, and the function that packs it.
 using PanelKey = std::pair<mlir::StringAttr, mlir::StringAttr>;
+/// A frozen weight that is copied, and the type in which calls read it.
+using CopyKey = std::pair<mlir::StringAttr, mlir::Type>;
 
-/// Packed frozen weights of a chunk that are spread over ranks.
+/// What calls read of the frozen weights in memory, with a T of each.
+template <typename T>
+struct FrozenWeights {
+  llvm::MapVector<PanelKey, T> panels;
+  llvm::MapVector<CopyKey, T> copies;
+
+  bool empty() const { return panels.empty() && copies.empty(); }
+};
+
+/// Frozen weights of a chunk that are spread over ranks.
 struct Shard {
   int64_t chunk;
-  llvm::MapVector<PanelKey, ArenaAttr> panels; ///< In the buffer.
+  FrozenWeights<ArenaAttr> weights; ///< In the buffer.
   ArenaAttr slice, buffer;
 };
 
@@ -89,6 +100,9 @@ public:
   /// replicas, sent and received.
   int64_t compressedExchangeBytes(ArenaAttr gradients, int64_t replicas);
 
+  /// The op that says where the copy of a frozen weight is.
+  void createCopy(mlir::OpBuilder &builder, CopyKey key, ArenaAttr place);
+
   /// Where a call finds a parameter.
   mlir::Attribute placeOf(mlir::func::CallOp call, unsigned operand);
   ArenaAttr arena(int64_t offset, int64_t bytes) const {
@@ -105,12 +119,13 @@ public:
     return arena(gradients.begin, ownedBytes);
   }
 
-  /// The panels that only this chunk reads, with their bytes.
-  static llvm::MapVector<PanelKey, int64_t>
-  shardedPanels(const StepGraph &graph, const Kernels &kernels, int64_t chunk);
+  /// What only this chunk reads, packed or copied, with its bytes.
+  static FrozenWeights<int64_t> shardedWeights(const StepGraph &graph,
+                                               const Kernels &kernels,
+                                               int64_t chunk, bool copyWeights);
 
-  /// Chunks whose panels are spread over `members` ranks, in the order in which
-  /// they take turns at two buffers.
+  /// Chunks whose weights are spread over `members` ranks, in the order in
+  /// which they take turns at two buffers.
   llvm::SmallVector<int64_t> shardedChunks;
   int64_t members = 1;
   llvm::SmallVector<Shard, 0> shards;
@@ -120,11 +135,13 @@ public:
   llvm::MapVector<PanelKey, ArenaAttr> panels;
   llvm::MapVector<mlir::StringAttr, mlir::Attribute> params;
   /// Of frozen weights that are copied: by the type in which calls read them.
-  llvm::MapVector<std::pair<mlir::StringAttr, mlir::Type>, ArenaAttr> copies;
+  llvm::MapVector<CopyKey, ArenaAttr> copies;
   Region weights, gradients, optimizer, cells;
 
 private:
   void placeShards();
+  ArenaAttr shardedPlace(PanelKey key) const;
+  ArenaAttr shardedPlace(CopyKey key) const;
   void placeCopies(mlir::OpBuilder &builder,
                    llvm::ArrayRef<mlir::func::CallOp> calls);
   int64_t blocksIn(ArenaAttr gradients);

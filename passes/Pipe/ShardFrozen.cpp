@@ -2,7 +2,7 @@
 //
 // In: programs in which all micro-batches go through a chunk of the frozen
 // prefix before the first goes on (RunPrefixAhead, layers first). Out: the
-// chunks' packed weights come in time, through two buffers by turns:
+// chunks' weights come in time, through two buffers by turns:
 //
 //   %0 = all_gather chunk(0)
 //   %1 = all_gather chunk(1)
@@ -75,12 +75,15 @@ static void insertGathers(Block &block, ArrayRef<int64_t> chunks, bool isAhead,
 
 /// Whether a chunk has weights that are spread.
 static bool hasShard(const StepGraph &graph, const Kernels &kernels,
-                     int64_t chunk) {
-  return !RankMemory::shardedPanels(graph, kernels, chunk).empty();
+                     int64_t chunk, bool copyWeights) {
+  return !RankMemory::shardedWeights(graph, kernels, chunk, copyWeights)
+              .empty();
 }
 
 namespace {
 struct ShardFrozenPass : mgq::pipe::impl::ShardFrozenPassBase<ShardFrozenPass> {
+  using Base::Base;
+
   void runOnOperation() override {
     ModuleOp module = getOperation();
     FailureOr<StepGraph> graph = StepGraph::create(module);
@@ -92,7 +95,7 @@ struct ShardFrozenPass : mgq::pipe::impl::ShardFrozenPassBase<ShardFrozenPass> {
     Kernels kernels(module);
     SmallVector<int64_t> chunks;
     for (int64_t chunk = 0; chunk < frozenChunks(plan); ++chunk)
-      if (hasShard(*graph, kernels, chunk))
+      if (hasShard(*graph, kernels, chunk, copyWeights))
         chunks.push_back(chunk);
     bool isAhead = false;
     for (RankOp rank : module.getOps<RankOp>())

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct below changes; runtime and object must agree. */
-#define MGQ_ABI_VERSION 13
+#define MGQ_ABI_VERSION 14
 
 /* Values name safetensors' types. */
 typedef enum mgq_type {
@@ -292,10 +292,13 @@ typedef struct mgq_op {
 } mgq_op;
 
 /* Frozen weights of a layer as kernels read them, spread over ranks: the stages
- * of a replica or, of one stage, the replicas. `pack` makes all of it at
- * `buffer`, in the arena; member i keeps slice i of it at `slice`. */
+ * of a replica or, of one stage, the replicas. When the layer runs they are at
+ * `buffer`, in the arena; member i keeps slice i of that at `slice`. `pack`
+ * makes all of it; if it has no call, `copies` say what lies where. */
 typedef struct mgq_shard {
   mgq_sequence pack;
+  const mgq_place *copies;
+  int32_t copy_count;
   int64_t buffer;
   int64_t slice;
   int64_t slice_bytes;

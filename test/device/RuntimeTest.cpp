@@ -17,6 +17,7 @@
 #include "test/device/programs/Scenario.h"
 #include <cmath>
 #include <deque>
+#include <filesystem>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <random>
@@ -435,6 +436,20 @@ TEST(Runtime, AttentionIsLeftToKernels) {
             "and 8: its workspace of 1.00 KiB does not fit into the 100 bytes "
             "that are left\n"
             "0 0 \n");
+  // A machine with a driver alone.
+  std::string folder = twinFolder() + "/driver";
+  std::filesystem::create_directory(folder);
+  std::filesystem::create_symlink(std::string(getenv("LD_LIBRARY_PATH")) +
+                                      "/libcuda.so.1",
+                                  folder + "/libcuda.so.1");
+  Result missing = run("attention", {"LD_LIBRARY_PATH=" + folder});
+  EXPECT_EQ(missing.status, 0);
+  EXPECT_THAT(
+      missing.output,
+      testing::MatchesRegex("0 0 attention runs on the program's own kernels, "
+                            "not on cuDNN: libmgq_cudnn.so: .*; it comes with "
+                            "the compiler and may lie beside the executable\n"
+                            "0 0 .*\n0 0 \n"));
 }
 
 //===----------------------------------------------------------------------===//

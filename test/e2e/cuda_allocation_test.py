@@ -3,8 +3,8 @@
 
 A preloaded object counts calls of malloc, mmap and their kin, but for those of the
 stand-ins: more steps must add none, with and without CUDA graphs, on stages and
-replicas that are threads, with dense and compressed sums, dynamic loss scales and
-changes of precision. (What the GPU takes in a step: cuda_test.py.)
+replicas that are threads, with dense and compressed sums, frozen weights that are
+spread, dynamic loss scales and changes of precision. (What the GPU takes in a step: cuda_test.py.)
 """
 
 import os
@@ -26,6 +26,7 @@ CASES = {
     "compressed sums": (
         (*REPLICAS, "--gradient-compression=sparse24"), ("--compression-warmup", 0),
     ),
+    "spread weights": ((*REPLICAS, "--frozen=sharded"), ()),
     "layered": (("--precision=layered", "--fp32-steps=6", "--stages=2"), ()),
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 from cuda import MODELS, CudaTest, fresh, write_data
 from cuda_compression import check_compression
+from cuda_sharded import check_sharded
 from harness import DATA, read_folder, read_log
 
 import mlp  # harness adds its folder to the path
@@ -386,6 +387,7 @@ def main():
     check_waits(small)
     check_sum_waits(small)
     check_compression(test)
+    check_sharded(test)
     check_faults(small)
     check_size(small)
     test.end()

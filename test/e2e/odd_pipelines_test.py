@@ -4,7 +4,7 @@
 A small language model (mlp.py), cut where hardly anything is left on a stage: a
 loss whose chunk has weight gradients alone, with another weight for each
 micro-batch; three replicas of parameters with fewer values than replicas have
-lanes, on stages that own none; layers alike but in precision, evaluated, too.
+lanes, on stages that own none; layers alike but in precision, evaluated, too; progressive precision.
 """
 
 import onnx
@@ -65,6 +65,12 @@ def main():
         ["--micro-batches=2", "--precision=layered"],
         [["--stages=2", "--cuts=blocks.1"], ["--stages=3", "--cuts=blocks.0,loss"]],
         ["--eval-data", odd.data],
+    )  # fmt: skip
+    # The gradient that the lowest layer takes is read by its weight gradients alone.
+    odd.check(
+        "weight gradients of another phase", "blocks.0.up,blocks.1.down",
+        ["--micro-batches=2", "--precision=layered", "--fp32-steps=1", "--bf16-ramp=2"],
+        [["--stages=2", "--schedule=zero_bubble", "--cuts=blocks.1"]],
     )  # fmt: skip
     odd.test.end()
 

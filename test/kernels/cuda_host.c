@@ -139,11 +139,15 @@ static void *cudnn(const char *name) {
   return found;
 }
 
-static void cudnn_check(int32_t status, const char *text) {
+static int uses_cudnn, cudnn_calls, cudnn_faults;
+
+/* Whether a call has succeeded; else it is said, and counted. */
+static int cudnn_succeeds(int32_t status, const char *text) {
   if (status == MGQ_CUDNN_DONE)
-    return;
+    return 1;
   fprintf(stderr, "cuDNN: %s\n", text);
-  exit(1);
+  ++cudnn_faults;
+  return 0;
 }
 
 /* Whether cuDNN takes the problem; then it has computed it. */
@@ -153,12 +157,12 @@ static int cudnn_attention(const mgq_cuda_attention_table *table,
   mgq_cudnn_attention *handle = NULL;
   mgq_cudnn_tensors all;
   uint64_t workspace;
+  int done;
   int32_t backward = table->problem.backward;
   int32_t status = ((mgq_cudnn_open_fn)cudnn(MGQ_CUDNN_OPEN))(
       MGQ_CUDNN_ABI_VERSION, &table->problem, &handle, text, sizeof text);
-  if (status == MGQ_CUDNN_REFUSED)
+  if (status == MGQ_CUDNN_REFUSED || !cudnn_succeeds(status, text))
     return 0;
-  cudnn_check(status, text);
   workspace = test_alloc(
       ((mgq_cudnn_workspace_fn)cudnn(MGQ_CUDNN_WORKSPACE))(handle, backward));
   memset(&all, 0, sizeof all);
@@ -170,35 +174,37 @@ static int cudnn_attention(const mgq_cuda_attention_table *table,
   all.result = tensors[backward ? MGQ_ATTENTION_SPARE : MGQ_ATTENTION_RESULT];
   if (backward)
     all.stats = (float *)tensors[MGQ_ATTENTION_STATS];
-  cudnn_check(((mgq_cudnn_run_fn)cudnn(MGQ_CUDNN_FORWARD))(handle, stream, &all,
-                                                           text, sizeof text),
-              text);
+  done = cudnn_succeeds(((mgq_cudnn_run_fn)cudnn(MGQ_CUDNN_FORWARD))(
+                            handle, stream, &all, text, sizeof text),
+                        text);
   if (backward) {
     all.result = tensors[MGQ_ATTENTION_RESULT];
     all.grad = tensors[MGQ_ATTENTION_GRAD];
     all.grad_q = tensors[MGQ_ATTENTION_GRAD_Q];
     all.grad_k = tensors[MGQ_ATTENTION_GRAD_K];
     all.grad_v = tensors[MGQ_ATTENTION_GRAD_V];
-    cudnn_check(((mgq_cudnn_run_fn)cudnn(MGQ_CUDNN_BACKWARD))(
-                    handle, stream, &all, text, sizeof text),
-                text);
+    done = done && cudnn_succeeds(((mgq_cudnn_run_fn)cudnn(MGQ_CUDNN_BACKWARD))(
+                                      handle, stream, &all, text, sizeof text),
+                                  text);
   }
   synchronize();
   test_free(workspace);
   ((mgq_cudnn_close_fn)cudnn(MGQ_CUDNN_CLOSE))(handle);
-  return 1;
+  return done;
 }
 
-static int uses_cudnn, cudnn_calls;
 /* Whether cuDNN computes what it takes from here on; returns how many calls it
  * has computed, -1: there is no cuDNN. */
 int test_use_cudnn(int use) {
   void *library = use ? dlopen(MGQ_CUDNN_LIBRARY, RTLD_NOW) : NULL;
-  if (use && !library)
+  if (use && (!library || !((mgq_cudnn_version_fn)cudnn(MGQ_CUDNN_VERSION))()))
     return -1;
   uses_cudnn = use;
   return cudnn_calls;
 }
+
+/* What cuDNN has taken and not computed. */
+int test_cudnn_faults(void) { return cudnn_faults; }
 
 void mgq_cuda_attention(const mgq_cuda_attention_table *table,
                         void *const *tensors) {

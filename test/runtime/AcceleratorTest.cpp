@@ -15,9 +15,11 @@
 #include "test/runtime/ToyModel.h"
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <map>
+#include <numeric>
 #include <thread>
 
 using namespace mgq::rt;
@@ -87,6 +89,10 @@ public:
   }
   std::unique_ptr<Collective> makeAllReduce(const RankView &, const Bucket &,
                                             CompressedGradients *) override {
+    return nullptr;
+  }
+  std::unique_ptr<Collective> makeShardGather(const RankView &,
+                                              const Bucket &) override {
     return nullptr;
   }
   void rehearse(bool) override {}
@@ -281,6 +287,55 @@ TEST(Accelerator, TransfersAreTheHosts) {
   }
 }
 
+// Of weights that are spread a rank loads its slice, which may end inside one.
+TEST(Accelerator, LoadsSlices) {
+  TempDir dir;
+  std::vector<float> values(180);
+  std::iota(values.begin(), values.end(), 1);
+  std::ofstream(dir / "w", std::ios::binary)
+      .write(reinterpret_cast<const char *>(values.data()), 720);
+  int64_t shapes[] = {150, 30};
+  mgq_param params[2] = {};
+  for (int i : {0, 1}) {
+    params[i].name = i ? "b" : "a";
+    params[i].stored = {MGQ_F32, 1, &shapes[i], shapes[i] * 4};
+    params[i].file = "w";
+    params[i].file_offset = int64_t{i} * 600;
+  }
+  // 300 bytes and 120, in two slices of 256.
+  mgq_place copies[] = {{0, MGQ_BF16, 256, -1, -1, -1},
+                        {1, -1, 576, -1, -1, -1}};
+  mgq_shard shard = {{nullptr, 0, nullptr, 0}, copies, 2, 256, 0, 256};
+  mgq_rank rank = {};
+  rank.shards = &shard;
+  rank.shard_count = 1;
+  mgq_program program = {};
+  program.ranks = &rank;
+  program.params = params;
+  program.param_count = 2;
+  program.stages = 1;
+  program.replicas = 2;
+  std::vector<std::byte> found, expected(512);
+  convertFromFloat(MGQ_BF16, values.data(), expected.data(), 150);
+  memcpy(expected.data() + 320, &values[150], 120);
+  for (int32_t replica : {0, 1}) {
+    Arena arena(768);
+    Weights(RankView(program, replica), dir.path).load(arena);
+    found.insert(found.end(), arena.at(0), arena.at(256));
+  }
+  EXPECT_EQ(found, expected);
+  auto error = [&] {
+    Arena arena(768);
+    return errorOf(
+        [&] { Weights(RankView(program, 1), dir.path).load(arena); });
+  };
+  shard.slice_bytes = 255;
+  EXPECT_EQ(error(), "the program's tables are damaged: parameter 'a' in "
+                     "slices of 255 bytes");
+  shard.slice = 600;
+  EXPECT_EQ(error(), "the program's tables are damaged: shard 0");
+}
+
 namespace {
 void enqueueOn(void *const *args, void (*change)(float &)) {
   LateDevice::current->enqueue(
@@ -369,7 +424,8 @@ TEST(Accelerator, RecordsWhatItEnqueues) {
 }
 
 namespace {
-/// Two stages: a message there, one back, one for the next step.
+/// Two stages: a message there, one back, one for the next step; a gather, and
+/// one for the next step.
 struct TwoStages {
   TwoStages() {
     auto op = [](int32_t kind, int32_t peer, int32_t tag, bool ahead = false) {
@@ -387,6 +443,12 @@ struct TwoStages {
               op(MGQ_OP_BACKWARD, 0, 0), op(MGQ_OP_SEND, 0, 4),
               op(MGQ_OP_RECEIVE, 0, 5, true)};
     for (int stage = 0; stage < 2; ++stage) {
+      for (int32_t bucket : {0, 1}) {
+        mgq_op gather = op(MGQ_OP_ALL_GATHER, -1, -1, /*ahead=*/bucket == 1);
+        gather.bucket = bucket;
+        auto at = stage == 0 ? ops[stage].begin() : ops[stage].end();
+        ops[stage].insert(at, gather);
+      }
       ranks[stage].stage = stage;
       ranks[stage].ops = ops[stage].data();
       ranks[stage].op_count = static_cast<int32_t>(ops[stage].size());
@@ -402,14 +464,15 @@ struct TwoStages {
 } // namespace
 
 // A message travels from when both sides have begun it until its receiver has
-// it; clocks of ranks differ.
+// it, a gather from when all have until this rank has all; clocks of ranks
+// differ.
 TEST(Accelerator, TimesMessages) {
   TwoStages two;
   // By rank 0's clock: 10 to 14 there, 30 to 31 back. Sides begin at other
-  // times; a sender is done earlier.
+  // times; a sender is done earlier. A gather from 50.
   std::vector<mgq_span> spans[2] = {
-      {{0, 0}, {8, 12}, {30, 31}, {0, 0}, {40, 44}},
-      {{10, 14}, {0, 0}, {0, 0}, {20, 29}, {40, 44}}};
+      {{60, 70}, {50, 52}, {0, 0}, {8, 12}, {30, 31}, {0, 0}, {40, 44}},
+      {{10, 14}, {0, 0}, {0, 0}, {20, 29}, {40, 44}, {48, 53}, {60, 70}}};
   const double clock[2] = {0, -100}; // What makes a rank's clock rank 0's.
   ThreadTransport transport(2, 20);
   std::vector<std::thread> threads;
@@ -443,7 +506,7 @@ TEST(Accelerator, TimesMessages) {
       EXPECT_EQ(computed.began, 10);
       EXPECT_EQ(computed.ended, 17);
       EXPECT_EQ(computed.busy, 6);
-      EXPECT_EQ(times.time().total, 5);
+      EXPECT_EQ(times.time().total, rank == 0 ? 7 : 8);
       EXPECT_EQ(times.time().hidden, rank == 0 ? 3 : 0); // 10 to 13
     });
   for (std::thread &thread : threads)
@@ -467,9 +530,6 @@ TEST(Accelerator, FilesAreNotOfTheArena) {
 
 TEST(Accelerator, RefusesWhatItDoesNotDoYet) {
   mgq_program program = {};
-  mgq_rank rank = {};
-  program.stages = 1;
-  program.ranks = &rank;
   Options options;
   auto error = [&] {
     return errorOf([&] { checkAccelerated(program, options); });
@@ -480,9 +540,6 @@ TEST(Accelerator, RefusesWhatItDoesNotDoYet) {
                      "--target=cuda; this one runs on the CPU");
   program.open_device = [](mgq_device_request *) {};
   EXPECT_EQ(error(), "no error");
-  rank.shard_count = 1;
-  EXPECT_EQ(error(), "not supported yet: --frozen=sharded on a GPU; supported: "
-                     "--frozen=stage");
   program.variant_count = 2;
   EXPECT_THAT(error(), HasSubstr("--micro-batches=MIN:MAX"));
 }

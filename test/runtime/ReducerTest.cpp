@@ -102,6 +102,47 @@ TEST(Reducer, NeedsRoomForWhatItReduces) {
   EXPECT_EQ(nothing->sentBytes(), 0);
 }
 
+// All get the slices of all, in their order; how long that takes is told.
+TEST(Reducer, GathersSlices) {
+  constexpr int32_t members = 3, size = 64;
+  mgq_op op = {};
+  op.kind = MGQ_OP_ALL_GATHER;
+  op.bytes = members * size;
+  op.room_bytes = size;
+  mgq_rank rank = {};
+  mgq_program program = {};
+  program.stages = 1;
+  program.replicas = members;
+  program.ranks = &rank;
+  ThreadTransport transport(members, 20);
+  std::vector<std::thread> threads;
+  for (int member = 0; member < members; ++member)
+    threads.emplace_back([&, member] {
+      Group group(transport.end(member));
+      RankView view(program, member);
+      std::vector<std::byte> slice(size, std::byte(member + 1)), expected;
+      std::vector<float> whole(members * size / 4);
+      for (int other = 0; other < members; ++other)
+        expected.insert(expected.end(), size, std::byte(other + 1));
+      HiddenTime times(100, 0);
+      times.startStep();
+      auto gather = makeShardGather(
+          view, {&op, whole.data(), slice.data(), TagShard}, group, &times);
+      gather->begin();
+      while (!gather->advance())
+        group.waitAny(gather->requests());
+      times.endStep();
+      EXPECT_EQ(memcmp(whole.data(), expected.data(), expected.size()), 0);
+      EXPECT_EQ(gather->sentBytes(), (members - 1) * size);
+      EXPECT_GT(times.time().total, 0);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  op.bytes += 1;
+  Bucket bucket = {&op, nullptr, reinterpret_cast<std::byte *>(&op), TagShard};
+  EXPECT_THROW(checkGather(RankView(program, 0), bucket), Error);
+}
+
 // By hand: [1, 3] and [2, 5] are one stretch of 4 s, [7, 8] another of 1 s. The
 // rank computes in [0, 2.5], [4, 4.5] and [6, 7.25]: hidden are 1.5 + 0.5 +
 // 0.25. The first gradient is there at 0.5, the optimizer begins at 7: it could

@@ -22,9 +22,6 @@ void mgq::rt::checkAccelerated(const mgq_program &program,
   }
   if (program.variant_count > 0)
     refuse("--micro-batches=MIN:MAX", "--micro-batches=N");
-  for (int32_t stage = 0; stage < program.stages; ++stage)
-    if (program.ranks[stage].shard_count)
-      refuse("--frozen=sharded", "--frozen=stage");
 }
 
 /// Throws on all ranks if two of them have the same accelerator.

@@ -69,6 +69,10 @@ public:
   virtual std::unique_ptr<Collective>
   makeAllReduce(const RankView &view, const Bucket &bucket,
                 CompressedGradients *compressed) = 0;
+  /// Fills a bucket with the slices of all members of a shard. begin() enqueues
+  /// all of it.
+  virtual std::unique_ptr<Collective> makeShardGather(const RankView &view,
+                                                      const Bucket &bucket) = 0;
 
   /// While on, layer functions only make libraries load what they will need, in
   /// memory that has nothing of value yet. That may wait for all that is
@@ -85,8 +89,8 @@ public:
   virtual void enqueueRecorded(const WorkKey &key, const char *name,
                                const std::function<void()> &work) = 0;
 
-  /// All ranks at once, before the first message or sum begins: opens what they
-  /// go over.
+  /// All ranks at once, before the first message, sum or gather begins: opens
+  /// what they go over.
   virtual void connect() = 0;
 
   /// Before anything that was made with it goes: waits for what is enqueued,
@@ -94,7 +98,7 @@ public:
   /// given back any more.
   virtual void end() = 0;
 
-  /// What makeMessages() and makeAllReduce() make from here on can say when it
+  /// What makeMessages() and its kin make from here on can say when it
   /// travelled. That costs something.
   virtual void timeMessages() = 0;
 

@@ -113,7 +113,11 @@ std::unique_ptr<Collective> makeDenseAllReduce(const RankView &view,
 
 /// Fills the place with the slices of all members of a shard, in their order.
 std::unique_ptr<Collective> makeShardGather(const RankView &view,
-                                            const Bucket &bucket, Group &group);
+                                            const Bucket &bucket, Group &group,
+                                            HiddenTime *times);
+
+/// Throws Error if a gather's place is not that of its members' slices.
+void checkGather(const RankView &view, const Bucket &bucket);
 
 } // namespace mgq::rt
 

@@ -20,7 +20,20 @@ DeviceTimes::DeviceTimes(const RankView &view, Accelerator &accelerator,
 
 bool DeviceTimes::counts(const mgq_op &op) {
   return !op.ahead && (op.kind == MGQ_OP_SEND || op.kind == MGQ_OP_RECEIVE ||
-                       op.kind == MGQ_OP_ALL_REDUCE);
+                       isCollective(op));
+}
+
+/// The gather with this number on each member of a shard, the own one last.
+static void addGather(const RankView &view, int32_t bucket,
+                      std::vector<DeviceTimes::Side> &list) {
+  for (int32_t i = 1; i <= view.shardMembers(); ++i) {
+    int32_t rank =
+        view.rankOfMember((view.shardMember() + i) % view.shardMembers());
+    const mgq_rank &its = view.program.ranks[rank % view.program.stages];
+    for (int32_t op = 0; op < its.op_count; ++op)
+      if (its.ops[op].kind == MGQ_OP_ALL_GATHER && its.ops[op].bucket == bucket)
+        list.push_back({rank, op});
+  }
 }
 
 /// The last is where it ends.
@@ -35,6 +48,10 @@ std::vector<DeviceTimes::Side> DeviceTimes::sidesOf(int32_t index) const {
         list.push_back({view.rankOfReplica(r), index});
     if (!list.empty())
       list.push_back({view.index, index});
+    return list;
+  }
+  if (op.kind == MGQ_OP_ALL_GATHER) {
+    addGather(view, op.bucket, list);
     return list;
   }
   const mgq_rank &peer = view.program.ranks[op.peer];

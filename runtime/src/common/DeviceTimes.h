@@ -47,16 +47,17 @@ public:
   /// Forgets what was read; for a moment in which nothing is enqueued.
   void clear() { accelerator.clearMarks(); }
 
+  /// Where a side of a message is in what ranks exchange.
+  struct Side {
+    int32_t rank, op;
+  };
+
 private:
   static constexpr mgq_span unknown = {-1, -1};
   /// What an op computed, between two marks.
   struct Computation {
     int32_t begin, end;
     bool isAhead, hasGradients;
-  };
-  /// Where a side of a message is in what ranks exchange.
-  struct Side {
-    int32_t rank, op;
   };
   static bool counts(const mgq_op &op);
   std::vector<Side> sidesOf(int32_t op) const;

@@ -159,10 +159,13 @@ void OpList::waitMessage(Entry &entry, double start) {
 void OpList::waitBefore(const Entry &entry) {
   if (entry.op->kind == MGQ_OP_ALL_REDUCE && entry.op->begins_in >= 0)
     return;
-  bool isBeside = messages && isMessage(*entry.op);
+  auto isBeside = [&](const mgq_op &other) {
+    return messages && ((isMessage(*entry.op) && isMessage(other)) ||
+                        (entry.op->kind == MGQ_OP_ALL_GATHER &&
+                         other.kind == MGQ_OP_ALL_GATHER));
+  };
   for (int32_t i = 0; i < entry.op->wait_count; ++i)
-    if (Entry &other = list[entry.op->waits[i]];
-        !isBeside || !isMessage(*other.op))
+    if (Entry &other = list[entry.op->waits[i]]; !isBeside(*other.op))
       wait(other);
 }
 

@@ -44,8 +44,8 @@ public:
   Slots slotsOf(int32_t microBatch) const;
 
   /// Waits for what an op names, unless the op waits beside the program: some
-  /// all_reduces, and messages of accelerators for others. There, to wait is
-  /// said to the accelerator, which does.
+  /// all_reduces, and messages and gathers of accelerators for others. There,
+  /// to wait is said to the accelerator, which does.
   void waitBefore(const Entry &entry);
   /// Begins a send, receive or all_reduce.
   void begin(Entry &entry);

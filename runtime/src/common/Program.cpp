@@ -73,16 +73,22 @@ std::vector<int32_t> mgq::rt::trainableParams(const mgq_program &program) {
   return indices;
 }
 
+/// The parameter of place number `i`.
+static int32_t checkParam(const mgq_program &program, const mgq_place &place,
+                          int32_t i) {
+  if (place.param < 0 || place.param >= program.param_count)
+    fail("the program's tables are damaged: place {} is of parameter {}, there "
+         "are {}",
+         i, place.param, program.param_count);
+  return place.param;
+}
+
 std::vector<const mgq_place *>
 mgq::rt::placesByParam(const mgq_program &program, const mgq_rank &rank) {
   std::vector<const mgq_place *> places(program.param_count);
   for (int32_t i = 0; i < rank.place_count; ++i) {
     const mgq_place &place = rank.places[i];
-    if (place.param < 0 || place.param >= program.param_count)
-      fail("the program's tables are damaged: place {} is of parameter {}, "
-           "there are {}",
-           i, place.param, program.param_count);
-    places[place.param] = &place;
+    places[checkParam(program, place, i)] = &place;
   }
   return places;
 }
@@ -93,6 +99,9 @@ std::vector<bool> mgq::rt::usedParams(const mgq_program &program,
   for (const mgq_place *place : placesByParam(program, rank))
     if (place)
       used[place->param] = true;
+  for (int32_t i = 0; i < rank.shard_count; ++i)
+    for (int32_t j = 0; j < rank.shards[i].copy_count; ++j)
+      used[checkParam(program, rank.shards[i].copies[j], j)] = true;
   forSequences(rank, [&](const mgq_sequence &sequence) {
     for (int32_t i = 0; i < sequence.call_count; ++i)
       for (int32_t j = 0; j < sequence.calls[i].arg_count; ++j) {

@@ -61,6 +61,13 @@ struct RankView {
     return program.stages > 1 ? rankOfStage(other) : rankOfReplica(other);
   }
 
+  /// Whether the places of a shard are in an arena of that size.
+  bool isInside(const mgq_shard &shard, int64_t arenaBytes) const {
+    return shard.slice_bytes >= 0 && shard.buffer >= 0 && shard.slice >= 0 &&
+           shard.buffer + shard.slice_bytes * shardMembers() <= arenaBytes &&
+           shard.slice + shard.slice_bytes <= arenaBytes;
+  }
+
   const mgq_program &program;
   int32_t index, stage, replica;
   const mgq_rank &tables;

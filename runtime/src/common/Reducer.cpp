@@ -34,10 +34,12 @@ Reducer::Reducer(const RankView &view, const mgq_op *ops, int32_t count,
     if (op.bytes < 0 || (op.bytes && !bucket.values))
       failBucket(i, "its place");
     Entry entry = {i, op.kind, nullptr, {}};
+    Accelerator *accelerator = executor.device().accelerator();
     if (!reduces)
-      entry.collective = makeShardGather(view, bucket, group);
-    else if (Accelerator *accelerator = executor.device().accelerator();
-             accelerator && view.program.replicas > 1)
+      entry.collective = accelerator
+                             ? accelerator->makeShardGather(view, bucket)
+                             : makeShardGather(view, bucket, group, times);
+    else if (accelerator && view.program.replicas > 1)
       entry.collective = accelerator->makeAllReduce(view, bucket, compressed);
     else if (compressed)
       entry.collective = compressed->makeAllReduce(bucket, times);
@@ -65,6 +67,8 @@ size_t Reducer::mostMessages(const RankView &view) {
     const mgq_op &op = view.tables.ops[i];
     if (op.kind == MGQ_OP_ALL_REDUCE && op.room_bytes > 0)
       messages += (op.bytes / op.room_bytes + 2) * 4 * others;
+    if (op.kind == MGQ_OP_ALL_GATHER)
+      messages += int64_t{2} * (view.shardMembers() - 1);
   }
   return messages;
 }

@@ -8,7 +8,8 @@ using namespace mgq::rt;
 namespace {
 class ShardGather : public Collective {
 public:
-  ShardGather(const RankView &view, const Bucket &bucket, Group &group);
+  ShardGather(const RankView &view, const Bucket &bucket, Group &group,
+              HiddenTime *times);
 
   void begin() override;
   bool advance() override { return messages.done(); }
@@ -27,15 +28,20 @@ private:
 };
 } // namespace
 
-ShardGather::ShardGather(const RankView &view, const Bucket &bucket,
-                         Group &group)
-    : view(view), to(reinterpret_cast<std::byte *>(bucket.values)),
-      slice(bucket.room), sliceBytes(bucket.op->room_bytes),
-      tag(bucket.firstTag), messages(group, 2 * view.shardMembers(), nullptr) {
-  if (sliceBytes < 0 || bucket.op->bytes != sliceBytes * view.shardMembers() ||
-      (sliceBytes && !slice))
+void mgq::rt::checkGather(const RankView &view, const Bucket &bucket) {
+  int64_t slice = bucket.op->room_bytes;
+  if (slice < 0 || bucket.op->bytes != slice * view.shardMembers() ||
+      (slice && !bucket.room))
     fail("the program's tables are damaged: {} bytes of slices",
          bucket.op->bytes);
+}
+
+ShardGather::ShardGather(const RankView &view, const Bucket &bucket,
+                         Group &group, HiddenTime *times)
+    : view(view), to(reinterpret_cast<std::byte *>(bucket.values)),
+      slice(bucket.room), sliceBytes(bucket.op->room_bytes),
+      tag(bucket.firstTag), messages(group, 2 * view.shardMembers(), times) {
+  checkGather(view, bucket);
 }
 
 void ShardGather::begin() {
@@ -52,6 +58,7 @@ void ShardGather::begin() {
 
 std::unique_ptr<Collective> mgq::rt::makeShardGather(const RankView &view,
                                                      const Bucket &bucket,
-                                                     Group &group) {
-  return std::make_unique<ShardGather>(view, bucket, group);
+                                                     Group &group,
+                                                     HiddenTime *times) {
+  return std::make_unique<ShardGather>(view, bucket, group, times);
 }

@@ -436,8 +436,8 @@ void StepRunner::timeDevice() {
 void StepRunner::readDeviceTimes() {
   DeviceTimes::Computed computed =
       deviceTimes->read(times, clockOffset, [&](int32_t index) {
-        bool isSum = view.tables.ops[index].kind == MGQ_OP_ALL_REDUCE;
-        return isSum ? reducer.span(index) : ops.span(index);
+        return isCollective(view.tables.ops[index]) ? reducer.span(index)
+                                                    : ops.span(index);
       });
   began = computed.began + clockOffset;
   ended = computed.ended + clockOffset;

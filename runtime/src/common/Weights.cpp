@@ -36,18 +36,30 @@ static void roundFloats(mgq_type from, const std::byte *data, mgq_type to,
   }
 }
 
-/// Copies a frozen parameter where the program wants it, in the type it wants.
-static void copyFrozen(const mgq_param &param, const mgq_place &place,
-                       const std::byte *data, int64_t count, Arena &arena) {
-  if (place.value_offset < 0)
-    return;
+static int64_t countOf(const mgq_param &param) {
+  int64_t count = elementCount(shapeOf(param.stored)).value_or(-1);
+  if (count < 0 || param.stored.bytes != count * typeBytes(param.stored.type))
+    fail("the program's tables are damaged: shape of parameter '{}'",
+         param.name);
+  return count;
+}
+
+/// The type of a frozen parameter's copy.
+static mgq_type copyType(const mgq_param &param, const mgq_place &place) {
   mgq_type stored = param.stored.type;
   auto type = place.type < 0 ? stored : static_cast<mgq_type>(place.type);
   if (type != stored && (type != MGQ_BF16 || !isFloat(stored)))
     fail("the program's tables are damaged: parameter '{}' of type {} as {}",
          param.name, typeName(stored), place.type);
-  writePieces(arena.device(), arena.at(place.value_offset), count,
-              typeBytes(type),
+  return type;
+}
+
+/// Copies elements [first, end) of a frozen parameter.
+static void copyFrozen(mgq_type stored, const std::byte *data, int64_t first,
+                       int64_t end, mgq_type type, Device &device,
+                       std::byte *to) {
+  data += first * typeBytes(stored);
+  writePieces(device, to, end - first, typeBytes(type),
               [&](std::byte *room, int64_t begin, int64_t size) {
                 const std::byte *from = data + begin * typeBytes(stored);
                 if (type == stored)
@@ -57,16 +69,37 @@ static void copyFrozen(const mgq_param &param, const mgq_place &place,
               });
 }
 
+/// Copies what a member's slice has of a frozen parameter that is spread.
+static void copySlice(const RankView &view, const mgq_shard &shard,
+                      const mgq_place &place, const std::byte *data,
+                      Arena &arena) {
+  const mgq_param &param = view.program.params[place.param];
+  mgq_type type = copyType(param, place);
+  int64_t size = typeBytes(type), bytes = countOf(param) * size;
+  // Where the slice begins in the parameter.
+  int64_t begin = shard.buffer + view.shardMember() * shard.slice_bytes -
+                  place.value_offset;
+  if (begin % size || shard.slice_bytes % size)
+    fail("the program's tables are damaged: parameter '{}' in slices of {} "
+         "bytes",
+         param.name, shard.slice_bytes);
+  int64_t first = std::clamp<int64_t>(begin, 0, bytes);
+  int64_t end = std::clamp(begin + shard.slice_bytes, first, bytes);
+  copyFrozen(param.stored.type, data, first / size, end / size, type,
+             arena.device(), arena.at(shard.slice + first - begin));
+}
+
 /// Copies what the program wants in the arena.
 static void copyToArena(const mgq_param &param, const mgq_place &place,
                         const std::byte *data, Arena &arena) {
   Device &device = arena.device();
-  int64_t count = elementCount(shapeOf(param.stored)).value_or(-1);
-  if (count < 0 || param.stored.bytes != count * typeBytes(param.stored.type))
-    fail("the program's tables are damaged: shape of parameter '{}'",
-         param.name);
-  if (!param.trainable)
-    return copyFrozen(param, place, data, count, arena);
+  int64_t count = countOf(param);
+  if (!param.trainable) {
+    if (place.value_offset >= 0)
+      copyFrozen(param.stored.type, data, 0, count, copyType(param, place),
+                 device, arena.at(place.value_offset));
+    return;
+  }
   if (!isFloat(param.stored.type))
     fail("the program's tables are damaged: trainable parameter '{}' has type "
          "{}",
@@ -156,6 +189,16 @@ void Weights::load(Arena &arena, const std::function<void()> &pulse) const {
   for (int32_t i = 0; i < view.tables.place_count; ++i) {
     const mgq_place &place = view.tables.places[i];
     copyToArena(view.program.params[place.param], place, pointers[place.param],
+                arena);
+    if (pulse)
+      pulse();
+  }
+  for (int32_t i = 0; i < view.tables.shard_count; ++i) {
+    const mgq_shard &shard = view.tables.shards[i];
+    if (!view.isInside(shard, arena.size()))
+      fail("the program's tables are damaged: shard {}", i);
+    for (int32_t j = 0; j < shard.copy_count; ++j)
+      copySlice(view, shard, shard.copies[j], pointers[shard.copies[j].param],
                 arena);
     if (pulse)
       pulse();

@@ -22,7 +22,8 @@ public:
   Weights(const RankView &view, const std::string &folder);
 
   /// Copies trainable parameters into the arena as f32, with momentum and
-  /// variance zero; frozen ones only where the program asks for it.
+  /// variance zero; frozen ones only where the program asks for it, a slice of
+  /// those that are spread.
   /// `pulse`, unless empty, is called after each parameter: see Group.
   void load(Arena &arena, const std::function<void()> &pulse = nullptr) const;
 

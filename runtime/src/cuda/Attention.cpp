@@ -19,9 +19,6 @@
 
 using namespace mgq::rt;
 
-static constexpr const char *advice =
-    "'pip install nvidia-cudnn-cu13' installs cuDNN";
-
 struct mgq::rt::CudnnLibrary {
   mgq_cudnn_open_fn open;
   mgq_cudnn_close_fn close;
@@ -58,7 +55,8 @@ static void *loadLibrary(const char *pluginFolder) {
       fault = dlerror();
   }
   if (!handle)
-    fail("{}", fault);
+    fail("{}; it comes with the compiler and may lie beside the executable",
+         fault);
   return handle;
 }
 
@@ -171,8 +169,8 @@ void Attention::refuse(Planned &planned, const std::string &text) {
 std::string Attention::note() const {
   if (!missing.empty())
     return fmt::format("attention runs on the program's own kernels, not on "
-                       "cuDNN: {}; {}",
-                       missing, advice);
+                       "cuDNN: {}",
+                       missing);
   if (refusals)
     return fmt::format("{} kind{} of attention run{} on the program's own "
                        "kernels, not on cuDNN: {}",

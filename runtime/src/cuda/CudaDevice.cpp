@@ -53,7 +53,7 @@ CudaDevice::CudaDevice(const mgq_device_request &request)
       attention(request.program->plugin_path), target(compute),
       network(*request.program, group,
               [this](const std::string &text) { return explain(text); }),
-      sums(*this, network),
+      sums(*this, network), gathers(*this, network),
       staging(compute, [this](CUevent event) { await(event); }),
       checks(
           functionCount(
@@ -393,8 +393,15 @@ CudaDevice::makeAllReduce(const RankView &view, const Bucket &bucket,
   return sums.add(view, bucket, compressed);
 }
 
+std::unique_ptr<Collective> CudaDevice::makeShardGather(const RankView &view,
+                                                        const Bucket &bucket) {
+  return gathers.add(view, bucket);
+}
+
 void CudaDevice::connect() {
-  network.connect([this](CUevent event) { await(event); });
+  auto wait = [this](CUevent event) { await(event); };
+  network.connect(wait);
+  gathers.rehearse(wait);
 }
 
 //===----------------------------------------------------------------------===//

@@ -17,6 +17,7 @@
 #include "runtime/src/cuda/Context.h"
 #include "runtime/src/cuda/Graphs.h"
 #include "runtime/src/cuda/Network.h"
+#include "runtime/src/cuda/ShardGather.h"
 #include "runtime/src/cuda/Staging.h"
 #include <deque>
 #include <optional>
@@ -55,6 +56,8 @@ public:
   std::unique_ptr<Collective>
   makeAllReduce(const RankView &view, const Bucket &bucket,
                 CompressedGradients *compressed) override;
+  std::unique_ptr<Collective> makeShardGather(const RankView &view,
+                                              const Bucket &bucket) override;
   void rehearse(bool on) override;
   void record(bool on) override;
   void enqueueRecorded(const WorkKey &key, const char *name,
@@ -108,6 +111,7 @@ private:
   CUstream target; ///< See enqueueOn().
   Network network;
   DeviceSums sums;
+  DeviceGathers gathers;
   Event done; ///< Of synchronize() and readNow().
   Staging staging;
   Checks checks;

@@ -75,6 +75,12 @@ void Communicator::receive(void *data, size_t count, ncclDataType_t type,
   check(nccl().ncclRecv(data, count, type, peer, handle, stream), "ncclRecv");
 }
 
+void Communicator::allGather(const void *from, void *to, size_t count,
+                             ncclDataType_t type, cudaStream_t stream) {
+  check(nccl().ncclAllGather(from, to, count, type, handle, stream),
+        "ncclAllGather");
+}
+
 void Communicator::beginGroup() const {
   check(nccl().ncclGroupStart(), "ncclGroupStart");
 }

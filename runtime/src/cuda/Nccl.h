@@ -16,6 +16,7 @@
   X(ncclGetLastError)                                                          \
   X(ncclGroupStart)                                                            \
   X(ncclGroupEnd)                                                              \
+  X(ncclAllGather)                                                             \
   X(ncclSend)                                                                  \
   X(ncclRecv)
 
@@ -50,6 +51,10 @@ public:
             cudaStream_t stream);
   void receive(void *data, size_t count, ncclDataType_t type, int peer,
                cudaStream_t stream);
+  /// `to` gets `count` elements of each member, in their order; this one's are
+  /// at `from`, outside of it.
+  void allGather(const void *from, void *to, size_t count, ncclDataType_t type,
+                 cudaStream_t stream);
   void beginGroup() const;
   void endGroup() const;
 

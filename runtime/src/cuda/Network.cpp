@@ -13,8 +13,9 @@ using namespace mgq::rt;
 // room because others wait for it is never done, so all that a rank may have
 // fit a small GPU together, of 24 multiprocessors (NCCL's guide, "Using
 // multiple NCCL communicators concurrently").
+// Gathers take theirs from the sums.
 static constexpr int channelBlocks = 4, allChannelsBlocks = 16,
-                     replicaBlocks = 8;
+                     replicaBlocks = 8, memberBlocks = 4;
 // How long a rank that has failed may take to say so.
 static constexpr double hearSeconds = 2;
 
@@ -22,17 +23,30 @@ Network::Network(const mgq_program &program, Group &group, Explain explain)
     : view(program, group.rank()), group(group), explain(std::move(explain)),
       plan(program) {}
 
+/// Calls action(link) with all that are open.
+template <typename Action>
+void Network::forLinks(Action action) {
+  for (const std::unique_ptr<Link> &link : links)
+    if (link)
+      action(*link);
+  for (Link *link : {amongReplicas.get(), amongMembers.get()})
+    if (link)
+      action(*link);
+}
+
 /// Names of all links, made by their first members: one row for each rank, of
-/// the channels and then of its replicas.
+/// the channels, its replicas, and those it shares frozen weights with.
 std::vector<ncclUniqueId> Network::exchangeIds() {
   const std::vector<Channel> &channels = plan.channels();
-  std::vector<ncclUniqueId> mine(channels.size() + 1);
+  std::vector<ncclUniqueId> mine(channels.size() + 2);
   group.agree([&] {
     nccl(); // All have it, or all say so.
     for (size_t i = 0; i < channels.size(); ++i)
       if (isSender(channels[i]))
         mine[i] = makeUniqueId();
     if (view.replica == 0 && view.program.replicas > 1)
+      mine[channels.size()] = makeUniqueId();
+    if (view.shardMember() == 0 && hasShards())
       mine.back() = makeUniqueId();
   });
   std::vector<ncclUniqueId> all(mine.size() * group.size());
@@ -54,11 +68,11 @@ static int blocksOfChannel(const mgq_program &program,
   return std::clamp(allChannelsBlocks / most, 1, channelBlocks);
 }
 
-/// In the order of channels on all ranks, so the first that is not open has
-/// both its ranks at it.
+/// In one order on all ranks, so the first that is not open has all its ranks
+/// at it.
 void Network::openLinks(const std::vector<ncclUniqueId> &ids) {
   const std::vector<Channel> &channels = plan.channels();
-  size_t row = channels.size() + 1;
+  size_t row = channels.size() + 2;
   int blocks = blocksOfChannel(view.program, channels);
   links.resize(channels.size());
   for (size_t i = 0; i < channels.size(); ++i) {
@@ -76,7 +90,15 @@ void Network::openLinks(const std::vector<ncclUniqueId> &ids) {
     amongReplicas = std::make_unique<Link>(
         fmt::format("sums over the replicas of stage {}", view.stage),
         ids[view.rankOfReplica(0) * row + channels.size()], view.replica,
-        view.program.replicas, replicaBlocks);
+        view.program.replicas,
+        hasShards() ? replicaBlocks - memberBlocks : replicaBlocks);
+  if (hasShards())
+    amongMembers = std::make_unique<Link>(
+        view.program.stages > 1
+            ? fmt::format("frozen weights of replica {}", view.replica)
+            : "frozen weights of all replicas",
+        ids[view.rankOfMember(0) * row + channels.size() + 1],
+        view.shardMember(), view.shardMembers(), memberBlocks);
 }
 
 void Network::greet(const std::function<void(CUevent)> &await) {
@@ -115,7 +137,7 @@ void Network::greet(const std::function<void(CUevent)> &await) {
 }
 
 void Network::connect(const std::function<void(CUevent)> &await) {
-  if (plan.channels().empty() && view.program.replicas == 1)
+  if (plan.channels().empty() && view.program.replicas == 1 && !hasShards())
     return;
   std::vector<ncclUniqueId> ids = exchangeIds();
   run([&] {
@@ -137,19 +159,9 @@ void Network::failExplained(const std::string &text) {
 }
 
 void Network::check() {
-  run([&] {
-    for (const std::unique_ptr<Link> &link : links)
-      if (link)
-        link->communicator.check();
-    if (amongReplicas)
-      amongReplicas->communicator.check();
-  });
+  run([&] { forLinks([](Link &link) { link.communicator.check(); }); });
 }
 
 void Network::abort() {
-  for (const std::unique_ptr<Link> &link : links)
-    if (link)
-      link->communicator.abort();
-  if (amongReplicas)
-    amongReplicas->communicator.abort();
+  forLinks([](Link &link) { link.communicator.abort(); });
 }

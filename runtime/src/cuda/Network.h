@@ -20,8 +20,9 @@ struct Link {
   Communicator communicator;
 };
 
-/// The links of a rank: one for each channel that begins or ends here, and one
-/// between the replicas of its stage.
+/// The links of a rank: one for each channel that begins or ends here, one
+/// between the replicas of its stage, and one between those that share frozen
+/// weights.
 class Network {
 public:
   /// `explain` adds to the text of a fault what the GPU says, if it is broken.
@@ -38,6 +39,7 @@ public:
   /// After connect(); of a channel of this stage.
   Link &channel(int32_t index) { return *links.at(index); }
   Link &replicas() { return *amongReplicas; }
+  Link &members() { return *amongMembers; }
 
   /// Does something with NCCL. If that fails because another rank has, that
   /// one's own text is thrown.
@@ -59,6 +61,10 @@ private:
   void openLinks(const std::vector<ncclUniqueId> &ids);
   void greet(const std::function<void(CUevent)> &await);
   [[noreturn]] void failExplained(const std::string &text);
+  /// Whether frozen weights are spread.
+  bool hasShards() const { return view.tables.shard_count > 0; }
+  template <typename Action>
+  void forLinks(Action action);
   bool isSender(const Channel &channel) const {
     return channel.from == view.stage;
   }
@@ -72,6 +78,7 @@ private:
   ChannelPlan plan;
   std::vector<std::unique_ptr<Link>> links; ///< By channel; others' are null.
   std::unique_ptr<Link> amongReplicas;      ///< Null: there is one replica.
+  std::unique_ptr<Link> amongMembers;       ///< Null: no weights are spread.
 };
 
 } // namespace mgq::rt

@@ -28,7 +28,6 @@ using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 void *cudnn_frontend::cudnn_dlhandle = nullptr;
 
-static constexpr const char *advice = "LD_LIBRARY_PATH says where it is";
 static constexpr const char *cudaRuntime = "libcudart.so.13";
 
 /// Names of tensors in a graph; addresses are given in this order.
@@ -60,12 +59,26 @@ struct Handle {
 };
 } // namespace
 
+/// Some of cuDNN's code is compiled when it is planned, by NVRTC, which cuDNN
+/// looks for beside itself. It says so where it needs one and there is none.
+static void loadCompiler() {
+  try {
+    static const Library compiler({"libnvrtc.so.13", "nvidia/cu13/lib", ""});
+  } catch (const Error &) {
+  }
+}
+
 /// Loads cuDNN once in a process. Throws Error.
 static void loadCudnn() {
   static const bool loaded = [] {
-    static const Library runtime({cudaRuntime, "nvidia/cu13/lib", advice});
-    static const Library cudnn({"libcudnn.so.9", "nvidia/cudnn/lib", advice});
-    // Both are there now, by the names that they have for themselves.
+    static const Library runtime(
+        {cudaRuntime, "nvidia/cu13/lib",
+         "'pip install nvidia-cuda-runtime' or CUDA 13 has it"});
+    static const Library cudnn(
+        {"libcudnn.so.9", "nvidia/cudnn/lib",
+         "'pip install nvidia-cudnn-cu13' has it; LD_LIBRARY_PATH says where"});
+    loadCompiler();
+    // All are there now, by the names that they have for themselves.
     setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", cudaRuntime, 0);
     fe::cudnn_dlhandle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_NOLOAD);
     if (!fe::cudnn_dlhandle)

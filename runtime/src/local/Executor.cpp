@@ -49,10 +49,7 @@ Executor::Executor(const RankView &view, Arena &arena, const Weights &weights,
   prepareTrainable = &prepare(view.tables.prepare_trainable, -1, none);
   for (int32_t i = 0; i < view.tables.shard_count; ++i) {
     const mgq_shard &shard = view.tables.shards[i];
-    int64_t all = shard.slice_bytes * view.shardMembers();
-    if (shard.slice_bytes < 0 || shard.buffer < 0 || shard.slice < 0 ||
-        shard.buffer + all > arena.size() ||
-        shard.slice + shard.slice_bytes > arena.size())
+    if (!view.isInside(shard, arena.size()))
       fail("the program's tables are damaged: shard {}", i);
     packs.push_back(&prepare(shard.pack, -1, none));
   }
@@ -143,6 +140,8 @@ const Runnable &Executor::prepare(const mgq_sequence &sequence, int32_t chunk,
 void Executor::prepareShards() {
   for (size_t i = 0; i < packs.size(); ++i) {
     const mgq_shard &shard = view.tables.shards[i];
+    if (shard.pack.call_count == 0)
+      continue; // The slice was loaded.
     run(*packs[i], Phase::Prepare, -1);
     device().copy(
         arena.at(shard.slice),

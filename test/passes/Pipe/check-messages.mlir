@@ -61,3 +61,55 @@ pipe.rank @r1 stage(1) {
   %1 = pipe.send @b micro_batch(0) slot(0) peer(0)
   %2 = pipe.forward chunk(1) micro_batch(0) slot(0) after(%0)
 }
+
+// -----
+
+// All stages gather the same in one order.
+pipe.rank @r0 stage(0) {
+  %0 = pipe.all_gather chunk(0)
+  %1 = pipe.all_gather chunk(1)
+}
+pipe.rank @r1 stage(1) {
+  // expected-error @below {{'pipe.all_gather' op is number 0, but stages 0 and 1 do not gather the same in the same order}}
+  %0 = pipe.all_gather chunk(1)
+  %1 = pipe.all_gather chunk(0)
+}
+
+// -----
+
+// A stage that does not take part is an error.
+pipe.rank @r0 stage(0) {
+  // expected-error @below {{'pipe.all_gather' op is number 0, but stages 0 and 1 do not gather the same in the same order}}
+  %0 = pipe.all_gather chunk(0)
+}
+pipe.rank @r1 stage(1) {
+}
+
+// -----
+
+// A gather needs all stages: one waits for a message before it, the other sends that after it.
+pipe.rank @r0 stage(0) {
+  %0 = pipe.recv @a micro_batch(0) slot(0) peer(1)
+  // expected-error @below {{'pipe.forward' op of stage 0 waits for ever}}
+  %1 = pipe.forward chunk(1) micro_batch(0) slot(0) after(%0)
+  %2 = pipe.all_gather chunk(0)
+}
+pipe.rank @r1 stage(1) {
+  %0 = pipe.all_gather chunk(0)
+  %1 = pipe.forward chunk(0) micro_batch(0) slot(0) after(%0)
+  %2 = pipe.send @a micro_batch(0) slot(0) peer(0) after(%1)
+}
+
+// -----
+
+// Where it has begun on all, they come to the end.
+pipe.rank @r0 stage(0) {
+  %0 = pipe.all_gather chunk(0)
+  %1 = pipe.recv @a micro_batch(0) slot(0) peer(1)
+  %2 = pipe.forward chunk(1) micro_batch(0) slot(0) after(%1)
+}
+pipe.rank @r1 stage(1) {
+  %0 = pipe.all_gather chunk(0)
+  %1 = pipe.forward chunk(0) micro_batch(0) slot(0) after(%0)
+  %2 = pipe.send @a micro_batch(0) slot(0) peer(0) after(%1)
+}
