@@ -72,57 +72,63 @@ ArenaAttr RankMemory::valueOf(StringAttr param) const {
   return dyn_cast_or_null<ArenaAttr>(params.lookup(param));
 }
 
-FrozenWeights<int64_t> RankMemory::shardedWeights(const StepGraph &graph,
-                                                  const Kernels &kernels,
-                                                  int64_t chunk,
-                                                  bool copyWeights) {
-  FrozenWeights<int64_t> found;
-  llvm::DenseSet<PanelKey> panelsElsewhere;
-  llvm::DenseSet<CopyKey> copiesElsewhere;
+std::vector<FrozenWeights<int64_t>>
+RankMemory::shardedWeights(const StepGraph &graph, const Kernels &kernels,
+                           bool copyWeights) {
+  std::vector<FrozenWeights<int64_t>> found(graph.chunks);
+  // The only chunk that reads one; -1: several do, or what has no chunk.
+  llvm::DenseMap<PanelKey, int64_t> panelReaders;
+  llvm::DenseMap<CopyKey, int64_t> copyReaders;
   for (const CallList *list : {&graph.train, &graph.model, &graph.count})
     for (func::CallOp call : list->calls())
       for (auto [i, operand] : llvm::enumerate(call.getOperands())) {
         auto ref = operand.getDefiningOp<nn::ParamRefOp>();
         if (!ref)
           continue;
-        bool isHere = StepGraph::chunkOf(call) == chunk;
-        StringAttr param = ref.getParamAttr().getAttr();
-        auto add = [&](auto key, auto &its, auto &elsewhere, int64_t bytes) {
-          if (isHere)
-            its[key] = bytes;
-          else
-            elsewhere.insert(key);
+        int64_t chunk = StepGraph::chunkOf(call);
+        auto add = [&](auto key, auto places, auto &readers, int64_t bytes) {
+          auto [reader, isNew] = readers.insert({key, chunk});
+          if (reader->second != chunk)
+            reader->second = -1;
+          if (chunk >= 0)
+            (found[chunk].*places)[key] = bytes;
         };
+        StringAttr param = ref.getParamAttr().getAttr();
         if (FlatSymbolRefAttr pack = kernels.packFunction(call, i))
-          add(PanelKey{param, pack.getAttr()}, found.panels, panelsElsewhere,
-              kernels.panelBytes(pack.getValue()));
+          add(PanelKey{param, pack.getAttr()}, &FrozenWeights<int64_t>::panels,
+              panelReaders, kernels.panelBytes(pack.getValue()));
         else if (copyWeights)
-          add(CopyKey{param, ref.getType()}, found.copies, copiesElsewhere,
-              byteSize(ref.getType()));
+          add(CopyKey{param, ref.getType()}, &FrozenWeights<int64_t>::copies,
+              copyReaders, byteSize(ref.getType()));
       }
-  found.panels.remove_if(
-      [&](const auto &entry) { return panelsElsewhere.contains(entry.first); });
-  found.copies.remove_if(
-      [&](const auto &entry) { return copiesElsewhere.contains(entry.first); });
+  for (FrozenWeights<int64_t> &its : found) {
+    its.panels.remove_if([&](const auto &entry) {
+      return panelReaders.lookup(entry.first) < 0;
+    });
+    its.copies.remove_if(
+        [&](const auto &entry) { return copyReaders.lookup(entry.first) < 0; });
+  }
   return found;
 }
 
 /// A slice of each shard, and two buffers for a whole one.
 void RankMemory::placeShards() {
+  if (shardedChunks.empty())
+    return;
+  std::vector<FrozenWeights<int64_t>> sizes =
+      shardedWeights(graph, kernels, copyWeights);
   int64_t largest[2] = {0, 0};
   for (auto [i, chunk] : llvm::enumerate(shardedChunks)) {
     Shard shard{chunk, {}, {}, {}};
     int64_t bytes = 0;
-    auto place = [&](const auto &sizes, auto &places) {
-      for (auto &[key, size] : sizes) {
+    auto place = [&](const auto &all, auto &places) {
+      for (auto &[key, size] : all) {
         places[key] = arena(bytes, size);
         bytes += alignBytes(size);
       }
     };
-    FrozenWeights<int64_t> sizes =
-        shardedWeights(graph, kernels, chunk, copyWeights);
-    place(sizes.panels, shard.weights.panels);
-    place(sizes.copies, shard.weights.copies);
+    place(sizes[chunk].panels, shard.weights.panels);
+    place(sizes[chunk].copies, shard.weights.copies);
     int64_t slice = alignBytes(llvm::divideCeil(bytes, members));
     shard.slice = arena(weights.take(slice), slice);
     largest[i % 2] = std::max(largest[i % 2], slice * members);

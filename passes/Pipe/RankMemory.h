@@ -119,10 +119,10 @@ public:
     return arena(gradients.begin, ownedBytes);
   }
 
-  /// What only this chunk reads, packed or copied, with its bytes.
-  static FrozenWeights<int64_t> shardedWeights(const StepGraph &graph,
-                                               const Kernels &kernels,
-                                               int64_t chunk, bool copyWeights);
+  /// By chunk, what only it reads, packed or copied, with its bytes.
+  static std::vector<FrozenWeights<int64_t>>
+  shardedWeights(const StepGraph &graph, const Kernels &kernels,
+                 bool copyWeights);
 
   /// Chunks whose weights are spread over `members` ranks, in the order in
   /// which they take turns at two buffers.

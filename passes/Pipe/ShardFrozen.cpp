@@ -73,13 +73,6 @@ static void insertGathers(Block &block, ArrayRef<int64_t> chunks, bool isAhead,
   }
 }
 
-/// Whether a chunk has weights that are spread.
-static bool hasShard(const StepGraph &graph, const Kernels &kernels,
-                     int64_t chunk, bool copyWeights) {
-  return !RankMemory::shardedWeights(graph, kernels, chunk, copyWeights)
-              .empty();
-}
-
 namespace {
 struct ShardFrozenPass : mgq::pipe::impl::ShardFrozenPassBase<ShardFrozenPass> {
   using Base::Base;
@@ -94,8 +87,9 @@ struct ShardFrozenPass : mgq::pipe::impl::ShardFrozenPassBase<ShardFrozenPass> {
       return;
     Kernels kernels(module);
     SmallVector<int64_t> chunks;
+    auto weights = RankMemory::shardedWeights(*graph, kernels, copyWeights);
     for (int64_t chunk = 0; chunk < frozenChunks(plan); ++chunk)
-      if (hasShard(*graph, kernels, chunk, copyWeights))
+      if (!weights[chunk].empty())
         chunks.push_back(chunk);
     bool isAhead = false;
     for (RankOp rank : module.getOps<RankOp>())

@@ -97,7 +97,9 @@ def plan(runs, frozen, *options):
         for shard in re.findall(r"pipe\.shard .*?\n    }", part, re.DOTALL):
             sizes = re.search(r"slice\(<\d+, (\d+)>\) buffer\(<(\d+), (\d+)>\)", shard)
             copies = re.findall(r"place_param @(\S+) value\(\d+\) as\((\w+)\)", shard)
-            bytes_ = [math.prod(map(int, shapes[name].split("x"))) * BYTES[of] for name, of in copies]
+            bytes_ = [
+                math.prod(map(int, shapes[name].split("x"))) * BYTES[kind] for name, kind in copies
+            ]
             shards.append((int(sizes[1]), (int(sizes[2]), int(sizes[3])), bytes_))
         ranks.append((int(re.search(r"memory \[(\d+),", part)[1]), shards))
     return ranks
