@@ -406,7 +406,10 @@ ExitStatus mgq::parseCommandLine(int argc, char **argv, Options &options) {
   options.target = flags.target;
   options.cpu = flags.cpu;
   if (!flags.gpuArch.empty())
-    options.gpuArchs.assign(flags.gpuArch.begin(), flags.gpuArch.end());
+    options.gpuArchs.clear();
+  for (const std::string &arch : flags.gpuArch) // each once
+    if (!llvm::is_contained(options.gpuArchs, arch))
+      options.gpuArchs.push_back(arch);
   options.cudaToolkit = flags.cudaToolkit;
   options.emitTwins = flags.emitTwins;
   options.dropWait = flags.dropWait;

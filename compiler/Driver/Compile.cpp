@@ -297,6 +297,11 @@ static int checkPlaces(const Options &options) {
     return reportError(kCompilerName,
                        "cannot write " + options.output + ": it is the model");
   std::error_code code;
+  bool isExecutable = options.stopAfter.empty() || options.stopAfter == "emit";
+  bool isOther = false;
+  if (isExecutable && !fs::is_other(options.output, isOther) && isOther)
+    return reportError(kCompilerName, "cannot write " + options.output +
+                                          ": it is there and no file");
   if (fs::is_directory(options.output)) {
     code = std::make_error_code(std::errc::is_a_directory);
   } else {

@@ -19,6 +19,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "passes/Kernels/Cuda/Products.h"
+#include "passes/Kernels/Cuda/RestoreRows.h"
 #include "passes/Kernels/Lowering.h"
 #include "passes/Kernels/Passes.h"
 
@@ -524,9 +525,11 @@ static LogicalResult lowerFunction(func::FuncOp function, bool keepProducts) {
     ops.push_back(&op);
   for (Operation *op : ops) {
     LogicalResult result = success();
-    if (auto loops = dyn_cast<kern::LoopsOp>(op))
+    if (auto loops = dyn_cast<kern::LoopsOp>(op)) {
+      if (keepProducts) // for GPUs
+        restoreRows(loops.getBody().front());
       inlineLoops(loops);
-    else if (auto matmul = dyn_cast<kern::MatmulOp>(op)) {
+    } else if (auto matmul = dyn_cast<kern::MatmulOp>(op)) {
       if (!keepProducts || !isLibraryProduct(matmul))
         lowerMatmul(matmul);
     } else if (auto copy = dyn_cast<memref::CopyOp>(op))

@@ -7,8 +7,11 @@
 // bias.
 //
 // There a bias of -inf has no meaning that can be relied on for a row that sees
-// nothing. It becomes a large finite one, and what such rows give is set right
-// outside: their result, and the gradient of it, are zeros.
+// nothing. It becomes a large finite one, or 0 in all of such a row, and what
+// such rows give is set right outside: their result, and the gradient of it,
+// are zeros. A row of large negative numbers alone would cost cuDNN the sum of
+// its statistics (maximum + log(sum)): the largest is taken off it, which
+// changes no probability but for what rounding did to the scores.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,6 +25,8 @@ using namespace mgq::kernels;
 using P = nn::ComparePredicate;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// A row of a bias whose largest element is below this hides all keys.
+static constexpr double kHidden = -1024;
 
 static bool isUpToF32(Type type) {
   return type.isF32() || type.isF16() || type.isBF16();
@@ -130,11 +135,32 @@ void Operands::makeBias() {
   // Far below any score; twice it is finite, too.
   double lowest = resultType.isF16() ? -32768.0 : -0x1p100;
   Value original = mask;
-  mask = l.elementwise(shapeOf(original), resultType, original,
-                       [&](ScalarBuilder &s, ValueRange in) {
-                         Type f32 = s.builder.getF32Type();
-                         return maskAsBias(s, in[0], s.constant(f32, lowest));
-                       });
+  ArrayRef<int64_t> shape = shapeOf(original);
+  mask = l.loops(
+      original, l.type(shape, resultType),
+      [&](LoopBuilder &b, ValueRange in, ValueRange out) {
+        Type f32 = b.builder.getF32Type();
+        Value never = b.constant(f32, -kInfinity), zero = b.constant(f32, 0);
+        b.parallel(shape.drop_back(), [&](ValueRange row) {
+          SmallVector<Value> at(row);
+          at.push_back(nullptr);
+          auto load = [&](Value key) {
+            at.back() = key;
+            return maskAsBias(b, b.load(in[0], at), never);
+          };
+          Value best = b.fold(shape.back(), never, [&](Value key, Value best) {
+            return b.max(best, load(key));
+          });
+          Value nothing = b.compare(P::Eq, best, never);
+          Value base = b.select(
+              b.compare(P::Lt, best, b.constant(f32, kHidden)), best, zero);
+          b.loop(shape.back(), [&](Value key) {
+            Value low = b.constant(f32, lowest), own = b.sub(load(key), base);
+            own = b.select(b.compare(P::Lt, own, low), low, own);
+            b.store(b.select(nothing, zero, own), out[0], at);
+          });
+        });
+      })[0];
   SmallVector<int64_t> maskShape(4, 1);
   llvm::copy(llvm::reverse(shapeOf(original)), maskShape.rbegin());
   Type i1 = l.builder.getI1Type();

@@ -151,11 +151,11 @@ typedef enum mgq_cuda_attention_tensor {
   MGQ_ATTENTION_V,
   MGQ_ATTENTION_BIAS, /* null: there is none. Booleans hide where 0. */
   MGQ_ATTENTION_RESULT,
-  /* Only backward has the rest. Scratch first, f32 [batch, heads,
-   * query_length]: statistics of rt_cudnn.h, and sums of grad * result over
-   * rows. */
+  /* Only backward has the rest. Scratch first, f32. */
+  /* [2, batch, heads, query_length]: each row's maximum, and 1 / sum; or the
+   * statistics of rt_cudnn.h in the first half. */
   MGQ_ATTENTION_STATS,
-  MGQ_ATTENTION_SUMS,
+  MGQ_ATTENTION_SUMS, /* [batch, heads, query_length]: of grad * result */
   /* Scratch like the result; null where `library` is 0. */
   MGQ_ATTENTION_SPARE,
   MGQ_ATTENTION_GRAD, /* of the result */

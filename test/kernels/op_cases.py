@@ -333,6 +333,19 @@ for dtype in FLOATS:
         ((p - hot) * (wide(grad) * factor)[:, None]).astype(dtype), tolerance=4)
     add("label_weights", f"%r = nn.label_weights %0 weight %1 {ignore} : {{types}}", [labels, weight],
         factor.astype(dtype))
+# One row, whose loop over rows goes: what it computes of itself stays with it.
+x, g = normal((1, 1, 40)), normal((1, 1, 40))
+logits, label, grad = normal((1, 150), scale=3), np.array([17]), normal((1,))
+attributes = "{axis = 2 : i64, epsilon = 1.0e-5 : f64}"
+for name, centered in (("layer_norm", True), ("rms_norm", False)):
+    unit, d = norm(wide(x), 1e-5, centered), wide(x) - (wide(x).mean() if centered else 0)
+    level = wide(g).mean() if centered else 0
+    right = (wide(g) - level - unit * (wide(g) * unit).mean()) / np.sqrt((d * d).mean() + 1e-5)
+    add(f"{name}_grad_row", f"%r = nn.{name}_grad %0, %1 {attributes} : {{types}}", [x, g],
+        right.astype(F32), tolerance=8)
+p = softmax(wide(logits), 1)
+add("cross_entropy_grad_row", "%r = nn.cross_entropy_grad %0, %1, %2 : {types}", [logits, label, grad],
+    ((p - np.eye(150)[label]) * wide(grad)).astype(F32), tolerance=4)
 add("cross_entropy_bad", "%r = nn.cross_entropy %0, %1 : {types}", [normal((2, 5)) * 0, np.array([5, 1])],
     np.full(2, np.log(5), F32), errors=1)
 
@@ -426,6 +439,16 @@ add("pool_max_grad", f"%r = nn.pool_grad max %0, %1 {window} : {{types}}", [x, g
 add("pool_average_grad", f"%r = nn.pool_grad average %0, %1 {window} : {{types}}", [x, g],
     d_mean.astype(F32))
 
+# Windows that overlap within a row: lanes share one, and another has its elements next.
+g, d_mean = normal((2, 3, 15)), np.zeros((2, 3, 15))
+for j in range(15):
+    places = [a for a in (j - 1, j, j + 1) if 0 <= a < 15]
+    d_mean[..., places] += wide(g)[..., j : j + 1] / len(places)
+pool = ("strides = array<i64: 1>, dilations = array<i64: 1>, pads_before = array<i64: 1>, "
+        "pads_after = array<i64: 1>, groups = 1 : i64")
+add("pool_average_grad_rows", f"%r = nn.pool_grad average %0, %1 window [3] {{{pool}}} : {{types}}",
+    [normal((2, 3, 15)), g], d_mean.astype(F32))
+
 #===-------------------------------------------------------------------------===#
 # Attention
 #===-------------------------------------------------------------------------===#
@@ -461,7 +484,10 @@ for dtype in FLOATS:
         # Several tiles of queries and keys, widths that are no round numbers.
         ("tiles", 2, 1, 70, 131, 61, 0, None, 24, 8), ("odd", 1, 1, 20, 40, None, 0, "bool", 7, 9),
         ("wide", 1, 1, 17, 20, 3, 0, "bool", 128, 72), ("blind", 2, 2, 24, 9, -15, 0, "bool", 8, 8),
+        ("hidden", 2, 2, 8, 18, None, 0, "lowest", 16, 8),
     ):
+        if mask == "lowest" and dtype not in (F32, F64):
+            continue
         width, value_width = widths or (16, 12)
         q, k = normal((2, heads, tq, width), dtype), normal((2, kv, tk, width), dtype)
         v, g = normal((2, kv, tk, value_width), dtype), normal((2, heads, tq, value_width), dtype)
@@ -471,6 +497,9 @@ for dtype in FLOATS:
             m[0, 0, 3] = False
         elif mask == "float":
             m = normal((heads, 1, tk), dtype)
+        elif mask == "lowest":
+            m = np.zeros((tq, tk), dtype)
+            m[3], m[5, 4:] = np.finfo(F32).min, np.finfo(F32).min
         repeat = lambda x: np.repeat(wide(x), heads // kv, 1)
         wm = None if m is None else wide(m)
         y, p, t = attention(wide(q), repeat(k), repeat(v), 0.25, causal, softcap, wm)

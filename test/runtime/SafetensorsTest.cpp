@@ -1,9 +1,13 @@
 //===- SafetensorsTest.cpp - Reader and writer of safetensors files -------===//
 
 #include "test/runtime/TestFiles.h"
+#include <fcntl.h>
+#include <filesystem>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <random>
+#include <sys/stat.h>
+#include <unistd.h>
 
 using namespace mgq::rt;
 using namespace test;
@@ -151,6 +155,20 @@ TEST(Safetensors, LeavesNothingWhenWritingFails) {
     file.write("text");
   }
   EXPECT_TRUE(namesIn(dir.path).empty());
+}
+
+TEST(Safetensors, WritesIntoWhatIsNoFile) {
+  TempDir dir;
+  std::string pipe = dir / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  int end = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  writeText(pipe, "text");
+  char text[5] = {};
+  EXPECT_EQ(read(end, text, sizeof text), 4);
+  EXPECT_STREQ(text, "text");
+  close(end);
+  EXPECT_EQ(namesIn(dir.path).size(), 1u); // still the pipe
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
 TEST(Types, ConvertsFloats) {

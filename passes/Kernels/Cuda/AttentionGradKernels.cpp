@@ -1,12 +1,15 @@
 //===- AttentionGradKernels.cpp - Attention by tiles, backward ------------===//
 //
-// First the logarithm of each row's sum, as forward makes it without V, and
-// D = rowsum(dO o O). Then
+// First the statistics of each row: its maximum and the reciprocal of its sum,
+// as forward makes them without V, and D = rowsum(dO o O). Then
 //
-//   P = e^(S - statistics),  dS = P (dO V^T - D) scale,  times 1 - tanh^2
+//   P = e^(S - maximum) / sum,  dS = P (dO V^T - D) scale,  times 1 - tanh^2
 //   dQ = dS K                (a block owns queries, keys go by)
 //   dV = P^T dO, dK = dS^T Q (a block owns keys, the queries of all heads that
 //                             read them go by)
+//
+// One statistic, maximum + log(sum), would lose the sum of a row that a mask of
+// large finite numbers hides: -3e38 + log(sum) is -3e38.
 //
 //===----------------------------------------------------------------------===//
 
@@ -19,21 +22,33 @@ using namespace mgq;
 using namespace mgq::kernels;
 using P = nn::ComparePredicate;
 
-Value AttentionWriter::loadStatistic(int tensor, const Place &place,
-                                     Value query) {
-  return t->load(kernel.getArgument(tensor),
-                 {place.batch, place.head, t->clamp(query, sizes.queries)});
+AttentionWriter::Statistics AttentionWriter::loadStatistics(const Place &place,
+                                                            Value query) {
+  Value at = t->clamp(query, sizes.queries);
+  Value stats = kernel.getArgument(MGQ_ATTENTION_STATS);
+  return {t->load(stats, {t->index(0), place.batch, place.head, at}),
+          t->load(stats, {t->index(1), place.batch, place.head, at}),
+          t->load(kernel.getArgument(MGQ_ATTENTION_SUMS),
+                  {place.batch, place.head, at})};
 }
 
-/// The first thread of the row stores it.
-void AttentionWriter::storeStatistic(int tensor, const Place &place,
-                                     Value query, Value value) {
+/// The first thread of the row stores them.
+void AttentionWriter::storeStatistics(const Place &place, Value query,
+                                      const Statistics &row) {
   Value mine = t->compare(P::Eq, t->columnOf(0), t->index(0));
   mine = t->land(mine, t->compare(P::Lt, query, t->index(sizes.queries)));
+  Value stats = kernel.getArgument(MGQ_ATTENTION_STATS);
   t->when(mine, [&] {
-    t->store(value, kernel.getArgument(tensor),
+    t->store(row.maximum, stats, {t->index(0), place.batch, place.head, query});
+    t->store(row.factor, stats, {t->index(1), place.batch, place.head, query});
+    t->store(row.product, kernel.getArgument(MGQ_ATTENTION_SUMS),
              {place.batch, place.head, query});
   });
+}
+
+/// P of an element.
+Value AttentionWriter::probability(Value score, const Statistics &row) {
+  return t->mul(t->exp(t->sub(score, row.maximum)), row.factor);
 }
 
 /// The sum of a row of dO o O.
@@ -78,20 +93,19 @@ int64_t AttentionWriter::writeStatistics() {
       });
   for (size_t i = 0; i < rows; ++i) {
     Value query = t->add(place.first, t->rowOf(tile, i));
-    Value sum = t->rowSum(carried[rows + i]);
-    // -inf where nothing is seen.
-    storeStatistic(MGQ_ATTENTION_STATS, place, query,
-                   t->add(carried[i], t->log(sum)));
-    storeStatistic(MGQ_ATTENTION_SUMS, place, query, rowProduct(place, query));
+    storeStatistics(place, query,
+                    {finite(carried[i]),
+                     reciprocalOfSum(t->rowSum(carried[rows + i])),
+                     rowProduct(place, query)});
   }
   close({MGQ_ATTENTION_STATS, MGQ_ATTENTION_SUMS});
   return sizes.batch * sizes.heads * tiles;
 }
 
 /// dS of an element.
-Value AttentionWriter::gradient(Value p, Value grad, Value sum,
+Value AttentionWriter::gradient(Value p, Value grad, Value product,
                                 Value squashed) {
-  Value d = t->mul(p, t->sub(grad, sum));
+  Value d = t->mul(p, t->sub(grad, product));
   if (squashed)
     d = t->mul(d, t->sub(t->f32(1), t->mul(squashed, squashed)));
   return t->mul(d, t->f32(terms.scale));
@@ -111,12 +125,11 @@ int64_t AttentionWriter::writeGradQ() {
   HeadRows k = rowsOf(MGQ_ATTENTION_K, keys);
   HeadRows v = rowsOf(MGQ_ATTENTION_V, keys);
   HeadRows grad = rowsOf(MGQ_ATTENTION_GRAD, place);
-  Values queries, statistics, sums;
+  Values queries;
+  SmallVector<Statistics> statistics;
   for (int64_t i = 0; i < tile.rowsEach; ++i) {
     queries.push_back(t->add(place.first, t->rowOf(tile, i)));
-    statistics.push_back(
-        finite(loadStatistic(MGQ_ATTENTION_STATS, place, queries[i])));
-    sums.push_back(loadStatistic(MGQ_ATTENTION_SUMS, place, queries[i]));
+    statistics.push_back(loadStatistics(place, queries[i]));
   }
   Values result = t->range(
       t->index(0), keyEnd(tile, place.first), tile.columns(),
@@ -130,8 +143,9 @@ int64_t AttentionWriter::writeGradQ() {
             Value squashed;
             Value s = score(products[at], place, queries[i],
                             t->add(key, t->columnOf(j)), false, &squashed);
-            Value p = t->exp(t->sub(s, statistics[i]));
-            gradients[at] = gradient(p, gradients[at], sums[i], squashed);
+            gradients[at] =
+                gradient(probability(s, statistics[i]), gradients[at],
+                         statistics[i].product, squashed);
           }
         return t->addProducts(tile, gradients, k, key, split, result);
       });
@@ -173,15 +187,13 @@ int64_t AttentionWriter::writeGradKV() {
     Values p = t->products(tile, k, place.first, q, query);
     for (int64_t j = 0; j < tile.columnsEach; ++j) {
       Value own = t->add(query, t->columnOf(j));
-      Value statistic =
-          finite(loadStatistic(MGQ_ATTENTION_STATS, queries, own));
-      Value sum = loadStatistic(MGQ_ATTENTION_SUMS, queries, own);
+      Statistics row = loadStatistics(queries, own);
       for (int64_t i = 0; i < tile.rowsEach; ++i) {
         int64_t at = i * tile.columnsEach + j;
         Value key = t->add(place.first, t->rowOf(tile, i)), squashed;
         Value s = score(p[at], queries, own, key, true, &squashed);
-        p[at] = t->exp(t->sub(s, statistic));
-        gradients[at] = gradient(p[at], gradients[at], sum, squashed);
+        p[at] = probability(s, row);
+        gradients[at] = gradient(p[at], gradients[at], row.product, squashed);
       }
     }
     Values gradV = t->addProducts(tile, p, grad, query, splitV,

@@ -177,6 +177,12 @@ Value AttentionWriter::finite(Value maximum) {
   return t->select(t->compare(P::Eq, maximum, never), t->f32(0), maximum);
 }
 
+/// 1 / sum of a row's exponentials; 0 of a row that sees nothing.
+Value AttentionWriter::reciprocalOfSum(Value sum) {
+  return t->select(t->compare(P::Eq, sum, t->f32(0)), t->f32(0),
+                   t->div(t->f32(1), sum));
+}
+
 /// Scores of a tile of queries.
 Values AttentionWriter::scores(const TileShape &tile, Values products,
                                const Place &place, Value firstKey) {
@@ -253,10 +259,7 @@ int64_t AttentionWriter::writeForward() {
       });
   Values result(ArrayRef(carried).drop_front(2 * rows));
   for (size_t i = 0; i < rows; ++i) {
-    Value sum = t->rowSum(carried[rows + i]);
-    // A row that sees nothing gives zeros.
-    Value factor = t->select(t->compare(P::Eq, sum, t->f32(0)), t->f32(0),
-                             t->div(t->f32(1), sum));
+    Value factor = reciprocalOfSum(t->rowSum(carried[rows + i]));
     for (int64_t j = 0; j < split.each; ++j) {
       Value &value = result[i * split.each + j];
       value = t->mul(value, factor);

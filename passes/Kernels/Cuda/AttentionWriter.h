@@ -65,9 +65,17 @@ private:
   Values advance(const TileShape &tile, mlir::MutableArrayRef<Value> scores,
                  RunningSoftmax &running);
   Value finite(Value maximum);
-  Value gradient(Value p, Value grad, Value sum, Value squashed);
-  Value loadStatistic(int tensor, const Place &place, Value query);
-  void storeStatistic(int tensor, const Place &place, Value query, Value value);
+  Value reciprocalOfSum(Value sum);
+  /// What backward knows of a row.
+  struct Statistics {
+    Value maximum; ///< of the scores; 0 where nothing is seen
+    Value factor;  ///< 1 / sum of exponentials; 0 where nothing is seen
+    Value product; ///< the sum of dO o O
+  };
+  Value probability(Value score, const Statistics &row);
+  Value gradient(Value p, Value grad, Value product, Value squashed);
+  Statistics loadStatistics(const Place &place, Value query);
+  void storeStatistics(const Place &place, Value query, const Statistics &row);
   Value rowProduct(const Place &place, Value query);
 
   mlir::OpBuilder &b;

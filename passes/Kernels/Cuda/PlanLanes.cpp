@@ -14,7 +14,8 @@
 // does. Where an element that one lane wrote is touched by another, lanes wait
 // for each other in between. Two cut loops that have the same index in that
 // dimension and the same first iteration give each element to the same lane,
-// and need not wait.
+// and need not wait; nor do runs of one cut loop, if that index is the same in
+// each of them (a window of a pool moves on: it is not).
 //
 // If a loop that stores cannot be cut, the row has one lane.
 //
@@ -177,24 +178,45 @@ static bool isIndependent(scf::ForOp loop) {
   return true;
 }
 
+/// Whether a value may differ between runs of a cut loop: it depends on a loop
+/// around it.
+static bool varies(Value value, scf::ForOp loop) {
+  auto outer = loop->getParentOfType<scf::ForOp>();
+  for (; outer; outer = outer->getParentOfType<scf::ForOp>())
+    if (outer->isAncestor(value.getParentBlock()->getParentOp()))
+      break;
+  if (!outer)
+    return false;
+  Operation *op = value.getDefiningOp();
+  return !op || op->getNumRegions() > 0 || !isMemoryEffectFree(op) ||
+         llvm::any_of(op->getOperands(),
+                      [&](Value operand) { return varies(operand, loop); });
+}
+
 /// Whether `a` and `b`, each in a cut loop, give an element to one lane: the
-/// same index in a dimension, and the same first iteration.
+/// same index in a dimension, whichever runs of the loops they are of, and the
+/// same first iteration.
 static bool sameLane(const Access &a, const Access &b) {
   if (!a.loop || !b.loop || a.buffer != b.buffer)
     return false;
   scf::ForOp first = a.loop, second = b.loop;
   if (getAsOpFoldResult(first.getLowerBound()) !=
-      getAsOpFoldResult(second.getLowerBound()))
+          getAsOpFoldResult(second.getLowerBound()) ||
+      (!constantOf(first.getLowerBound()) &&
+       varies(first.getLowerBound(), first)))
     return false;
   for (unsigned d = 0; d < a.indices.size(); ++d) {
     auto mine = linearIn(a.indices[d], a.loop);
     auto theirs = linearIn(b.indices[d], b.loop);
     if (mine && theirs && mine->factor != 0 && mine->factor == theirs->factor &&
-        mine->terms == theirs->terms && mine->constant == theirs->constant)
+        mine->terms == theirs->terms && mine->constant == theirs->constant &&
+        llvm::none_of(mine->terms, [&](const auto &term) {
+          return varies(Value::getFromOpaquePointer(term.first), first);
+        }))
       return true;
   }
-  // Accesses of one loop were shown not to meet.
-  return first == second;
+  // Accesses of one run of a loop were shown not to meet.
+  return first == second && !first->getParentOfType<scf::ForOp>();
 }
 
 //===----------------------------------------------------------------------===//

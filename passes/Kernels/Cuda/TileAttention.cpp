@@ -8,8 +8,8 @@
 //
 // becomes
 //
-//   %stats = memref.alloc() : memref<2x8x512xf32>
 //   %sums = memref.alloc() : memref<2x8x512xf32>
+//   %stats = memref.alloc() : memref<2x2x8x512xf32>
 //   kern.device_attention [@cuda::@attention_statistics_0, ...] on [128, ...]
 //     (%q, %k, %v, %o backward %stats, %sums, %do, %dq, %dk, %dv)
 //
@@ -139,8 +139,10 @@ LogicalResult Tiler::replace(kern::AttentionGradOp op) {
     return memref::AllocOp::create(b, op.getLoc(),
                                    MemRefType::get(shape, element));
   };
-  for (int tensor : {MGQ_ATTENTION_STATS, MGQ_ATTENTION_SUMS})
-    tensors[tensor] = allocate(shape.drop_back(), b.getF32Type());
+  tensors[MGQ_ATTENTION_SUMS] = allocate(shape.drop_back(), b.getF32Type());
+  SmallVector<int64_t> twice{2};
+  llvm::append_range(twice, shape.drop_back());
+  tensors[MGQ_ATTENTION_STATS] = allocate(twice, b.getF32Type());
   if (isLibrarys)
     tensors[MGQ_ATTENTION_SPARE] =
         allocate(shape, elementOfBuffer(op.getResult()));

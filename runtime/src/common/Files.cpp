@@ -74,11 +74,17 @@ void MappedFile::prefetch(const std::byte *begin, const std::byte *end) const {
 
 static constexpr size_t writeBufferBytes = 1 << 20;
 
-AtomicFile::AtomicFile(std::string path)
-    : finalPath(std::move(path)),
-      temporaryPath(finalPath + ".tmp" + std::to_string(getpid())) {
+/// Whether a path is a device, a pipe or the like, which no file may replace.
+static bool isSpecial(const std::string &path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+AtomicFile::AtomicFile(std::string path) : finalPath(std::move(path)) {
+  if (!isSpecial(finalPath))
+    temporaryPath = finalPath + ".tmp" + std::to_string(getpid());
   buffer.reserve(writeBufferBytes);
-  descriptor = open(temporaryPath.c_str(),
+  descriptor = open(isReplaced() ? temporaryPath.c_str() : finalPath.c_str(),
                     O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0)
     fail("cannot write '{}': {}", finalPath, errorText(errno));
@@ -88,7 +94,8 @@ AtomicFile::~AtomicFile() {
   if (descriptor < 0)
     return;
   close(descriptor);
-  unlink(temporaryPath.c_str());
+  if (isReplaced())
+    unlink(temporaryPath.c_str());
 }
 
 /// Writes all bytes; returns errno or 0.
@@ -143,6 +150,10 @@ void AtomicFile::commit() {
   flush();
   if (fsync(descriptor) && errno != EINVAL)
     fail("cannot write '{}': {}", finalPath, errorText(errno));
+  if (!isReplaced()) {
+    close(std::exchange(descriptor, -1));
+    return;
+  }
   if (rename(temporaryPath.c_str(), finalPath.c_str()))
     fail("cannot write '{}': {}", finalPath, errorText(errno));
   close(std::exchange(descriptor, -1));

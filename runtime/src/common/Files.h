@@ -37,7 +37,8 @@ private:
 
 /// Writes a file so that its final name never shows a part of it: bytes go to
 /// a temporary name, commit() syncs and renames. Without commit() the
-/// temporary file is removed. Throws Error that names the file.
+/// temporary file is removed. A path that is there and no file, as /dev/null,
+/// is written itself. Throws Error that names the file.
 class AtomicFile {
 public:
   explicit AtomicFile(std::string path);
@@ -55,8 +56,9 @@ public:
 
 private:
   void flush();
+  bool isReplaced() const { return !temporaryPath.empty(); }
 
-  std::string finalPath, temporaryPath;
+  std::string finalPath, temporaryPath; ///< the second empty: written itself
   std::vector<char> buffer;
   int descriptor = -1;
 };

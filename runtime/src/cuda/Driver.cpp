@@ -1,6 +1,7 @@
 //===- Driver.cpp - The CUDA driver ---------------------------------------===//
 
 #include "runtime/src/cuda/Driver.h"
+#include "runtime/src/common/Arena.h"
 #include "runtime/src/common/Error.h"
 #include <cstdlib>
 
@@ -55,4 +56,20 @@ std::string mgq::rt::driverText(CUresult status) {
 void mgq::rt::checkDriver(CUresult status, const char *call) {
   if (status != CUDA_SUCCESS)
     fail("{}: {}", call, driverText(status));
+}
+
+DeviceMemory::DeviceMemory(int64_t bytes) {
+  CUresult status =
+      cuTry(cuMemAlloc, &start, static_cast<size_t>(bytes > 0 ? bytes : 1));
+  size_t free = 0, total = 0;
+  if (status == CUDA_ERROR_OUT_OF_MEMORY &&
+      cuTry(cuMemGetInfo, &free, &total) == CUDA_SUCCESS) {
+    char texts[3][32];
+    fail("cuMemAlloc of {}: {}; of the GPU's {}, {} are free, perhaps in "
+         "pieces; nvidia-smi shows who has the rest",
+         bytesText(bytes, texts[0]), driverText(status),
+         bytesText(static_cast<int64_t>(total), texts[1]),
+         bytesText(static_cast<int64_t>(free), texts[2]));
+  }
+  checkDriver(status, "cuMemAlloc");
 }

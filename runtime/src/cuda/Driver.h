@@ -119,9 +119,8 @@ private:
 /// Device memory.
 class DeviceMemory {
 public:
-  explicit DeviceMemory(int64_t bytes) {
-    cuCall(cuMemAlloc, &start, static_cast<size_t>(bytes > 0 ? bytes : 1));
-  }
+  /// Throws Error, with what is free.
+  explicit DeviceMemory(int64_t bytes);
   DeviceMemory(const DeviceMemory &) = delete;
   DeviceMemory &operator=(const DeviceMemory &) = delete;
   ~DeviceMemory() { cuGiveBack(cuMemFree, start); }
