@@ -39,8 +39,9 @@ int Liveness::silentFor(double seconds) const {
                           .time_since_epoch()
                           .count();
   for (int other = 0; other < size; ++other)
-    if (other != rank && lives[other].waitsFor == -1 &&
-        lives[other].call < oldest)
+    if (other != rank &&
+        (lives[other].beat < oldest ||
+         (lives[other].waitsFor == -1 && lives[other].call < oldest)))
       return other;
   return -1;
 }
@@ -60,7 +61,7 @@ void Liveness::start(int ownRank, int ranks) {
   size = ranks;
   lives = std::vector<Life>(size);
   for (Life &life : lives)
-    life.call = Clock::now().time_since_epoch().count();
+    life.call = life.beat = Clock::now().time_since_epoch().count();
   next = Clock::now() + interval;
 }
 
@@ -84,5 +85,6 @@ void Liveness::hear(int from, const Beat &beat) {
       (Clock::now() - toDuration(beat.age)).time_since_epoch().count();
   Life &known = lives[from];
   known.call = std::max(known.call.load(), call);
+  known.beat = Clock::now().time_since_epoch().count();
   known.waitsFor = static_cast<int>(beat.peer);
 }

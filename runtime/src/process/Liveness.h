@@ -41,8 +41,8 @@ public:
   /// it waits for.
   Clock::time_point lifeOf(int peer) const;
 
-  /// A rank that waits for nobody and has been silent for that long; -1: there
-  /// is none.
+  /// A rank that waits for nobody and has been silent for that long, or whose
+  /// process has, whatever it waited for; -1: there is none.
   int silentFor(double seconds) const;
 
   /// Who waits for whom at the end of the chain that begins with `waiting`.
@@ -62,6 +62,7 @@ private:
   /// What is known of a rank.
   struct Life {
     std::atomic<Clock::rep> call{0};
+    std::atomic<Clock::rep> beat{0}; ///< When the last one came.
     std::atomic<int> waitsFor{-1};
   };
 
