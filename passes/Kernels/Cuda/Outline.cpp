@@ -471,8 +471,8 @@ bool Kernels::writes(gpu::LaunchFuncOp launch, unsigned index) {
   return found;
 }
 
-/// Fails if a kernel, product or attention that runs between a load and `user`, which is
-/// to repeat it, writes the buffer.
+/// Fails if a kernel, product or attention that runs between a load and `user`,
+/// which is to repeat it, writes the buffer.
 LogicalResult Kernels::checkLoads(const Inputs &inputs, Operation *user) {
   for (Operation *op : inputs.cloned) {
     auto load = dyn_cast<memref::LoadOp>(op);

@@ -122,9 +122,9 @@ static void prepareAttention(Operation *op) {
   OpBuilder b(op);
   for (OpOperand &operand : op->getOpOperands())
     if (isConstant(operand.get()))
-      operand.set(copyOf(
-          b, op->getLoc(), operand.get(),
-          cast<MemRefType>(operand.get().getType()).getElementType()));
+      operand.set(
+          copyOf(b, op->getLoc(), operand.get(),
+                 cast<MemRefType>(operand.get().getType()).getElementType()));
 }
 
 namespace {
