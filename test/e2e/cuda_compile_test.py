@@ -58,8 +58,21 @@ def check_memory(test, path, trainable, ranks):
     )
 
 
+def check_repeated(test):
+    """Code for an architecture that is named twice is there once."""
+    once, twice = (
+        test.compile(
+            DATA / "a2" / "model.onnx", "llm_proj.*", "--target=cuda", f"--gpu-arch={names}",
+            name=name,
+        ).read_bytes()
+        for name, names in (("once", "sm_80"), ("twice", "sm_80,sm_80"))
+    )  # fmt: skip
+    test.check(once == twice, "sm_80 twice is sm_80 once")
+
+
 def main():
     test = Test("cuda-compile", __doc__)
+    check_repeated(test)
     folder = DATA / "14b"
     check_executable(test, folder / "mgq14b_lora_23.onnx")
     for model, trainable in MODELS.items():

@@ -1,11 +1,15 @@
 // RUN: mgq-opt %s --convert-nn-to-linalg=tiled-attention=true | FileCheck %s
 
 // What is made of one narrow type becomes that, whatever the result's type. A mask
-// becomes a bias of finite numbers; rows that see nothing are zeros.
+// becomes a bias of finite numbers, less the largest of a row where that is very
+// small; rows that see nothing are zeros, and have no bias.
 // CHECK-LABEL: func.func @masked
-// CHECK: %[[BIAS:.*]] = linalg.generic
-// CHECK-SAME: ins(%arg1 : tensor<2x1x8x8xi1>) outs(%{{.*}} : tensor<2x1x8x8xbf16>)
-// CHECK: arith.select %{{.*}}, %{{.*}}, %{{.*}} : f32
+// CHECK: %[[BIAS:.*]] = kern.loops ins(%arg1 : tensor<2x1x8x8xi1>) outs(%{{.*}} : tensor<2x1x8x8xbf16>)
+// CHECK: %[[MOST:.*]] = scf.for
+// CHECK: %[[NOTHING:.*]] = arith.cmpf oeq, %[[MOST]]
+// CHECK: %[[SHIFT:.*]] = arith.select %{{.*}}, %[[MOST]]
+// CHECK: arith.subf %{{.*}}, %[[SHIFT]] : f32
+// CHECK: arith.select %[[NOTHING]], %{{.*}}, %{{.*}} : f32
 // CHECK: %[[SEEN:.*]] = kern.loops ins(%arg1 : tensor<2x1x8x8xi1>) outs(%{{.*}} : tensor<2x1x8x1xi1>)
 // CHECK: %[[R:.*]] = kern.attention ins(%arg0, %arg0, %arg0 mask %[[BIAS]]
 // CHECK-SAME: -> tensor<2x4x8x16xbf16>
