@@ -129,6 +129,21 @@ TEST_F(Robust, SurvivesKills) {
   EXPECT_EQ(readLog(dir / "out.jsonl"), readLog(dir / "whole.jsonl"));
 }
 
+// As if killed between the last checkpoint and the removal of the oldest.
+TEST_F(Robust, ResumeRemovesWhatAKillLeft) {
+  std::vector<std::string> options = {"--steps=6", "--save-steps=2",
+                                      "--save-total-limit=2",
+                                      "--output-dir=out"};
+  run(options);
+  std::vector<std::string> names = namesIn(dir / "out");
+  ASSERT_EQ(names.size(), 2u);
+  std::filesystem::copy(dir / "out/checkpoint-4", dir / "out/checkpoint-2",
+                        std::filesystem::copy_options::recursive);
+  options.push_back("--resume-from-checkpoint=latest");
+  run(options);
+  EXPECT_EQ(namesIn(dir / "out"), names);
+}
+
 TEST_F(Robust, InterruptSavesAndResumes) {
   Process process(
       dir.path,

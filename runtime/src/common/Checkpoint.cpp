@@ -306,15 +306,19 @@ std::string mgq::rt::saveCheckpoint(const std::string &output,
     throw;
   }
   syncFolder(output);
+  removeOldCheckpoints(output, state.step, limit);
+  return final.string();
+}
 
+void mgq::rt::removeOldCheckpoints(const std::string &output, int64_t step,
+                                   int64_t limit) {
   auto found = listCheckpoints(output);
   for (size_t i = 0, kept = found.size();
        i < found.size() && limit > 0 && kept > static_cast<size_t>(limit); ++i)
-    if (found[i].first != state.step) {
+    if (found[i].first != step) {
       removeCheckpoint(found[i].second);
       --kept;
     }
-  return final.string();
 }
 
 /// Checks that a file holds exactly the trainable parameters under `kinds`, in

@@ -47,6 +47,10 @@ std::string saveCheckpoint(const std::string &output, Transfer &transfer,
                            CompressedGradients *residuals = nullptr);
 void serveCheckpoint(Transfer &transfer,
                      CompressedGradients *residuals = nullptr);
+/// Removes the oldest checkpoints beyond `limit` (0: all stay), but not that of
+/// `step`: a run that was killed may have written one and removed none.
+void removeOldCheckpoints(const std::string &output, int64_t step,
+                          int64_t limit);
 
 /// Makes the folder of checkpoints if need be; throws Error if that, or writing
 /// into it, is impossible.

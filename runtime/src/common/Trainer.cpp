@@ -484,6 +484,8 @@ void Trainer::finish() {
   arena->samplePeak();
   if (orders.save && savedStep != state.step)
     save();
+  else if (orders.save && chief)
+    removeOldCheckpoints(options.outputDir, state.step, options.saveTotalLimit);
   if (chief)
     chief->close(variants->now().view.program, state);
   report();
