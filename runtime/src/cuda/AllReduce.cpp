@@ -13,34 +13,15 @@
 
 using namespace mgq::rt;
 
-DeviceSum::DeviceSum(DeviceSums &all, CudaDevice &device)
-    : all(all), device(device), done(device.timeFlags()) {
-  if (device.timesMessages())
-    began.emplace(device.timeFlags());
-}
-
 void DeviceSum::begin() {
-  ready.record(device.stream());
+  setReady();
   isReady = true;
   all.advance();
 }
 
-void DeviceSum::join() { done.before(device.stream()); }
-
-mgq_span DeviceSum::span() {
-  if (!began || !std::exchange(isFresh, false))
-    return {-1, -1};
-  return device.spanOf(*began, done);
-}
-
 void DeviceSum::enqueue(Link &link) {
   isReady = false;
-  ready.before(link.stream);
-  if (began)
-    began->record(link.stream);
-  isFresh = true;
-  exchange(link);
-  done.record(link.stream);
+  enqueueOn(link, [&] { exchange(link); });
 }
 
 namespace {

@@ -4,45 +4,33 @@
 
 #include "runtime/include/rt_cuda.h"
 #include "runtime/src/common/CompressedGradients.h"
-#include "runtime/src/cuda/Driver.h"
-#include <optional>
+#include "runtime/src/cuda/DeviceCollective.h"
 
 namespace mgq::rt {
 
-class CudaDevice;
 class DeviceSums;
 class Network;
-struct Link;
 
 /// A sum of a bucket over replicas.
-class DeviceSum : public Collective {
+class DeviceSum : public DeviceCollective {
 public:
-  DeviceSum(DeviceSums &all, CudaDevice &device);
+  DeviceSum(DeviceSums &all, CudaDevice &device)
+      : DeviceCollective(device), all(all) {}
 
   /// What it sums is there when all that is enqueued to compute so far is done.
   void begin() override;
-  bool advance() override { return true; }
-  const std::vector<int64_t> &requests() const override { return none; }
-  int64_t sentBytes() const override { return sent; }
-  void join() override;
-  mgq_span span() override;
 
   /// Enqueues all of it on the link's stream.
   virtual void exchange(Link &link) = 0;
 
 protected:
   DeviceSums &all;
-  CudaDevice &device;
-  int64_t sent = 0;
 
 private:
   friend class DeviceSums;
   void enqueue(Link &link);
 
-  Event ready, done;
-  std::optional<Event> began; ///< Where times are asked for.
-  bool isReady = false, isFresh = false;
-  std::vector<int64_t> none;
+  bool isReady = false;
 };
 
 /// A step's sums over replicas. They are enqueued in the order of the program

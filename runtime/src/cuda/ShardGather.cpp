@@ -18,37 +18,23 @@ using namespace mgq::rt;
 
 DeviceGather::DeviceGather(CudaDevice &device, Network &network,
                            const RankView &view, const Bucket &bucket)
-    : device(device), network(network), slice(bucket.room),
+    : DeviceCollective(device), network(network), slice(bucket.room),
       to(reinterpret_cast<std::byte *>(bucket.values)),
-      sliceBytes(bucket.op->room_bytes), others(view.shardMembers() - 1),
-      done(device.timeFlags()) {
+      sliceBytes(bucket.op->room_bytes), others(view.shardMembers() - 1) {
   checkGather(view, bucket);
-  if (device.timesMessages())
-    began.emplace(device.timeFlags());
 }
 
 void DeviceGather::begin() {
   Link &link = network.members();
-  ready.record(device.stream());
-  ready.before(link.stream);
-  if (began)
-    began->record(link.stream);
-  isFresh = true;
-  if (sliceBytes)
-    network.run([&] {
-      link.communicator.allGather(slice, to, sliceBytes, ncclUint8,
-                                  link.stream);
-    });
-  done.record(link.stream);
+  setReady();
+  enqueueOn(link, [&] {
+    if (sliceBytes)
+      network.run([&] {
+        link.communicator.allGather(slice, to, sliceBytes, ncclUint8,
+                                    link.stream);
+      });
+  });
   sent += sliceBytes * others;
-}
-
-void DeviceGather::join() { done.before(device.stream()); }
-
-mgq_span DeviceGather::span() {
-  if (!began || !std::exchange(isFresh, false))
-    return {-1, -1};
-  return device.spanOf(*began, done);
 }
 
 std::unique_ptr<Collective> DeviceGathers::add(const RankView &view,

@@ -2,18 +2,14 @@
 #ifndef MGQ_RUNTIME_CUDA_SHARDGATHER_H
 #define MGQ_RUNTIME_CUDA_SHARDGATHER_H
 
-#include "runtime/src/common/Collective.h"
-#include "runtime/src/cuda/Driver.h"
-#include <functional>
-#include <optional>
+#include "runtime/src/cuda/DeviceCollective.h"
 
 namespace mgq::rt {
 
-class CudaDevice;
 class Network;
 
 /// Fills a buffer with the slices of all members of a shard, in their order.
-class DeviceGather : public Collective {
+class DeviceGather : public DeviceCollective {
 public:
   /// Throws Error if the tables are damaged.
   DeviceGather(CudaDevice &device, Network &network, const RankView &view,
@@ -23,25 +19,14 @@ public:
   /// may read it, is done. Gathers are enqueued in the order in which they
   /// begin: that of the program, the same on all ranks.
   void begin() override;
-  bool advance() override { return true; }
-  const std::vector<int64_t> &requests() const override { return none; }
-  int64_t sentBytes() const override { return sent; }
-  void join() override;
-  mgq_span span() override;
 
 private:
   friend class DeviceGathers;
 
-  CudaDevice &device;
   Network &network;
   const std::byte *slice;
   std::byte *to;
-  int64_t sliceBytes;
-  int64_t others, sent = 0;
-  Event ready, done;
-  std::optional<Event> began; ///< Where times are asked for.
-  bool isFresh = false;
-  std::vector<int64_t> none;
+  int64_t sliceBytes, others;
 };
 
 /// The gathers of a rank.

@@ -24,13 +24,26 @@ bool scenario::add(const char *name, Function function) {
   return scenarios().emplace(name, function).second;
 }
 
+namespace {
+/// A temporary folder, which the process that made it removes.
+struct TwinFolder {
+  TwinFolder() {
+    path = (fs::temp_directory_path() / "mgq-device-XXXXXX").string();
+    EXPECT_NE(mkdtemp(path.data()), nullptr);
+  }
+  ~TwinFolder() {
+    std::error_code code;
+    if (getpid() == maker)
+      fs::remove_all(path, code);
+  }
+  std::string path;
+  pid_t maker = getpid();
+};
+} // namespace
+
 std::string scenario::twinFolder() {
-  static const std::string folder = [] {
-    std::string name =
-        (fs::temp_directory_path() / "mgq-device-XXXXXX").string();
-    return std::string(mkdtemp(name.data()));
-  }();
-  return folder;
+  static const TwinFolder folder;
+  return folder.path;
 }
 
 //===----------------------------------------------------------------------===//
@@ -49,12 +62,13 @@ static Process start(const scenario::Words &words,
   int ends[2];
   EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
   std::fflush(nullptr);
+  std::string twins = scenario::twinFolder(); // Of this process, not its child.
   pid_t child = fork();
   if (child == 0) {
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
     setenv("LD_LIBRARY_PATH", MGQ_TEST_DEVICE, 1);
-    setenv("MGQ_TWIN_DIR", scenario::twinFolder().c_str(), 1);
+    setenv("MGQ_TWIN_DIR", twins.c_str(), 1);
     for (const std::string &variable : environment)
       putenv(strdup(variable.c_str()));
     std::vector<char *> arguments;
