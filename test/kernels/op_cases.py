@@ -485,6 +485,9 @@ for dtype in FLOATS:
         ("tiles", 2, 1, 70, 131, 61, 0, None, 24, 8), ("odd", 1, 1, 20, 40, None, 0, "bool", 7, 9),
         ("wide", 1, 1, 17, 20, 3, 0, "bool", 128, 72), ("blind", 2, 2, 24, 9, -15, 0, "bool", 8, 8),
         ("hidden", 2, 2, 8, 18, None, 0, "lowest", 16, 8),
+        # Tiles of which a thread has few values, whose loops may not all be unrolled.
+        ("few", 2, 1, 17, 17, None, 0, "float", 20, 20), ("one", 1, 1, 100, 1, None, 0, None, 100, 36),
+        ("deep", 1, 1, 12, 20, None, 0, None, 128, 128),
     ):
         if mask == "lowest" and dtype not in (F32, F64):
             continue

@@ -20,6 +20,21 @@ static constexpr int64_t kGroup = 4;
 /// The most columns of a chunk of products(), and elements of a chunk of
 /// addProducts().
 static constexpr int64_t kMostColumns = 48, kMostElements = 4096;
+/// Sums of a thread whose products fill an iteration; elements that an
+/// iteration loads at most where it is several.
+static constexpr int64_t kLargeTile = 16, kMostLoads = 32;
+
+/// What a loop says of `count` iterations being joined; 1: none.
+static LLVM::LoopAnnotationAttr unrolling(Builder &builder, int64_t count) {
+  MLIRContext *context = builder.getContext();
+  BoolAttr off = count == 1 ? builder.getBoolAttr(true) : BoolAttr();
+  IntegerAttr joined =
+      count == 1 ? IntegerAttr() : builder.getI32IntegerAttr(count);
+  auto unroll =
+      LLVM::LoopUnrollAttr::get(context, off, joined, {}, {}, {}, {}, {});
+  return LLVM::LoopAnnotationAttr::get(context, {}, {}, {}, unroll, {}, {}, {},
+                                       {}, {}, {}, {}, {}, {}, {}, {});
+}
 
 /// Columns of `depth`, a multiple of four, that are multiplied at a time: all
 /// chunks are as wide.
@@ -40,6 +55,20 @@ static int64_t chunkOfRows(int64_t rows, int64_t columns) {
   while (rows * columns > kMostElements && rows % (2 * kGroup) == 0)
     rows /= 2;
   return rows;
+}
+
+/// The unrolling of a loop of `trips` iterations, each of which loads `floats`
+/// for products that it adds to `sums`. Left to themselves, LLVM and ptxas join
+/// all iterations that add little, load everything first, and run out of
+/// registers.
+static std::optional<int64_t> unrollingOf(int64_t trips, int64_t floats,
+                                          int64_t sums) {
+  if (sums >= kLargeTile)
+    return std::nullopt;
+  int64_t count = std::clamp<int64_t>(kMostLoads / floats, 1, trips);
+  while (trips % count)
+    --count;
+  return count;
 }
 
 HeadRows::HeadRows(Value buffer, Value batch, Value head)
@@ -90,8 +119,12 @@ Value TileBuilder::columnOf(const ColumnSplit &split, int64_t i) {
 }
 
 Values TileBuilder::range(Value begin, Value end, int64_t step, Values inits,
-                          llvm::function_ref<Values(Value, Values)> body) {
+                          llvm::function_ref<Values(Value, Values)> body,
+                          std::optional<int64_t> unrolled) {
   auto loop = scf::ForOp::create(builder, loc, begin, end, index(step), inits);
+  if (unrolled)
+    loop->setDiscardableAttr(kLoopAnnotationAttr,
+                             unrolling(builder, *unrolled));
   OpBuilder::InsertionGuard guard(builder);
   Block *block = loop.getBody();
   if (inits.empty())
@@ -222,14 +255,20 @@ Values TileBuilder::products(const TileShape &tile, const HeadRows &a,
   };
   Values zeros(tile.valuesEach(), f32(0));
   Value depth = index(llvm::alignTo(a.columns, kGroup));
-  return range(index(0), depth, chunk, zeros, [&](Value column, Values sums) {
-    copyRows(a, firstA, tile.rows(), column, chunk, partA);
-    copyRows(b, firstB, tile.columns(), column, chunk, partB);
-    barrier();
-    sums = range(index(0), index(chunk), kGroup, sums, multiply);
-    barrier();
-    return sums;
-  });
+  auto unrolled =
+      unrollingOf(chunk / kGroup, kGroup * (tile.rowsEach + tile.columnsEach),
+                  tile.valuesEach());
+  return range(
+      index(0), depth, chunk, zeros,
+      [&](Value column, Values sums) {
+        copyRows(a, firstA, tile.rows(), column, chunk, partA);
+        copyRows(b, firstB, tile.columns(), column, chunk, partB);
+        barrier();
+        sums = range(index(0), index(chunk), kGroup, sums, multiply, unrolled);
+        barrier();
+        return sums;
+      },
+      unrolled ? 1 : unrolled);
 }
 
 Values TileBuilder::addProducts(const TileShape &tile, Values values,
@@ -238,37 +277,42 @@ Values TileBuilder::addProducts(const TileShape &tile, Values values,
   Part own{0, pitchOf(tile.columns())};
   Part rowsOfB{tile.rows() * own.pitch, split.padded()};
   int64_t chunk = chunkOfRows(tile.columns(), split.padded());
+  auto unrolled =
+      unrollingOf(chunk / kGroup, kGroup * (tile.rowsEach + split.each),
+                  tile.rowsEach * split.each);
   for (int64_t i = 0; i < tile.rowsEach; ++i)
     for (int64_t j = 0; j < tile.columnsEach; ++j)
       store(values[i * tile.columnsEach + j], shared,
             at(own, rowOf(tile, i), columnOf(j)));
-  return range(index(0), index(tile.columns()), chunk, sums,
-               [&](Value firstRow, Values sums) {
-                 copyRows(b, add(firstB, firstRow), chunk, index(0),
-                          split.padded(), rowsOfB);
-                 barrier();
-                 auto multiply = [&](Value row, Values sums) {
-                   Values left;
-                   for (int64_t i = 0; i < tile.rowsEach; ++i) {
-                     Value start = at(own, rowOf(tile, i), add(firstRow, row));
-                     for (int64_t e = 0; e < kGroup; ++e)
-                       left.push_back(loadShared(start, e));
-                   }
-                   for (int64_t e = 0; e < kGroup; ++e)
-                     for (int64_t j = 0; j < split.each; ++j) {
-                       Value right = load(shared, at(rowsOfB, shift(row, e),
-                                                     columnOf(split, j)));
-                       for (int64_t i = 0; i < tile.rowsEach; ++i) {
-                         Value &sum = sums[i * split.each + j];
-                         sum = fma(left[i * kGroup + e], right, sum);
-                       }
-                     }
-                   return sums;
-                 };
-                 sums = range(index(0), index(chunk), kGroup, sums, multiply);
-                 barrier();
-                 return sums;
-               });
+  return range(
+      index(0), index(tile.columns()), chunk, sums,
+      [&](Value firstRow, Values sums) {
+        copyRows(b, add(firstB, firstRow), chunk, index(0), split.padded(),
+                 rowsOfB);
+        barrier();
+        auto multiply = [&](Value row, Values sums) {
+          Values left;
+          for (int64_t i = 0; i < tile.rowsEach; ++i) {
+            Value start = at(own, rowOf(tile, i), add(firstRow, row));
+            for (int64_t e = 0; e < kGroup; ++e)
+              left.push_back(loadShared(start, e));
+          }
+          for (int64_t e = 0; e < kGroup; ++e)
+            for (int64_t j = 0; j < split.each; ++j) {
+              Value right =
+                  load(shared, at(rowsOfB, shift(row, e), columnOf(split, j)));
+              for (int64_t i = 0; i < tile.rowsEach; ++i) {
+                Value &sum = sums[i * split.each + j];
+                sum = fma(left[i * kGroup + e], right, sum);
+              }
+            }
+          return sums;
+        };
+        sums = range(index(0), index(chunk), kGroup, sums, multiply, unrolled);
+        barrier();
+        return sums;
+      },
+      unrolled ? 1 : unrolled);
 }
 
 //===----------------------------------------------------------------------===//

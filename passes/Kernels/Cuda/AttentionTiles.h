@@ -73,9 +73,11 @@ public:
   Value columnOf(const ColumnSplit &split, int64_t i);
 
   /// A loop over [begin, end) in steps with carried values; all three are the
-  /// same for all threads of a block.
+  /// same for all threads of a block. `unrolled`: how many iterations become
+  /// one; none: as LLVM and ptxas like.
   Values range(Value begin, Value end, int64_t step, Values inits,
-               llvm::function_ref<Values(Value, Values)> body);
+               llvm::function_ref<Values(Value, Values)> body,
+               std::optional<int64_t> unrolled = std::nullopt);
 
   /// The products of rows a[firstA + i] and b[firstB + j], over their columns.
   Values products(const TileShape &tile, const HeadRows &a, Value firstA,

@@ -15,6 +15,8 @@ constexpr llvm::StringLiteral kCudaModule = "cuda";
 constexpr llvm::StringLiteral kChecksAttr = "cuda.checks";
 /// On a kernel: its last parameter is the address of a mgq_cuda_check.
 constexpr llvm::StringLiteral kReportsAttr = "cuda.reports";
+/// Of an scf.for, and of the branch it becomes: how LLVM unrolls the loop.
+constexpr llvm::StringLiteral kLoopAnnotationAttr = "llvm.loop_annotation";
 /// On a kernel: threads of a block.
 constexpr llvm::StringLiteral kThreadsAttr = "cuda.threads";
 /// On a kernel: its place in the table of kernels.

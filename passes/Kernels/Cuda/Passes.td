@@ -101,4 +101,14 @@ def CudaExpandMathPass : Pass<"cuda-expand-math", "::mlir::gpu::GPUModuleOp"> {
   let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
 }
 
+def CudaAnnotateLoopsPass
+    : Pass<"cuda-annotate-loops", "::mlir::gpu::GPUModuleOp"> {
+  let summary = "Pass on what kernels say of the unrolling of their loops";
+  let description = [{
+    `llvm.loop_annotation` of an `scf.for` comes to the branch back to its start
+    as a discardable attribute, which becomes the annotation of the branch.
+  }];
+  let dependentDialects = ["::mlir::LLVM::LLVMDialect"];
+}
+
 #endif // MGQ_PASSES_KERNELS_CUDA_PASSES_TD

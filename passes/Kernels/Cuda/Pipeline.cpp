@@ -26,6 +26,7 @@ static void addDevicePasses(OpPassManager &device) {
   toNVVM.indexBitwidth = 64;
   toNVVM.useBarePtrCallConv = true;
   device.addPass(createConvertGpuOpsToNVVMOps(toNVVM));
+  device.addPass(createCudaAnnotateLoopsPass());
   device.addPass(createConvertMathToLLVMPass());
   device.addPass(createReconcileUnrealizedCastsPass());
   device.addPass(createCanonicalizerPass());
