@@ -334,6 +334,13 @@ TEST_F(Kernels, SharedMemoryIsChecked) {
   EXPECT_EQ(bounds.status, faultStatus);
   EXPECT_THAT(bounds.output, HasSubstr("out of bounds, at byte"));
   EXPECT_EQ(fault("shared_bounds", {"N=0"}).status, 0);
+  // A kernel has no memory of other kernels of its module.
+  for (const char *kernel : {"shared_mine", "shared_others"}) {
+    Result behind = fault(kernel, {"N=1"});
+    EXPECT_EQ(behind.status, faultStatus) << kernel;
+    EXPECT_THAT(behind.output, HasSubstr("out of bounds, at byte"));
+    EXPECT_EQ(fault(kernel, {"N=0"}).status, 0) << kernel;
+  }
 }
 
 TEST_F(Kernels, BlocksAreNotTooLarge) {

@@ -21,7 +21,7 @@ import time
 import launch
 import numpy as np
 import onnx
-from cuda import MODELS, CudaTest, fresh, write_data
+from cuda import MODELS, RATE, CudaTest, fresh, rate_of, write_data
 from cuda_compression import check_compression
 from cuda_sharded import check_sharded
 from harness import DATA, read_folder, read_log
@@ -58,16 +58,17 @@ class Ranks:
     def __init__(self, test):
         self.test = test
 
-    def run(self, executable, data, ranks, launcher, name, *options):
+    def run(self, executable, data, ranks, launcher, name, *options, rate=RATE):
         """Losses, norms and first gradients of ten steps."""
         if launcher != "torchrun":
             words = ("mpirun", "-n", ranks) if launcher == "mpirun" else ()
             return self.test.train_cuda(
-                executable, data, *options, name=name, launcher=words, MGQ_FAKE_DEVICES=str(ranks)
-            )
+                executable, data, *options, name=name, rate=rate, launcher=words,
+                MGQ_FAKE_DEVICES=str(ranks),
+            )  # fmt: skip
         log, gradients = (self.test.work / f"{name}.{kind}" for kind in ("jsonl", "gradients"))
         command = [
-            executable, "--data", data, "--steps", 10, "--learning-rate", 1e-2,
+            executable, "--data", data, "--steps", 10, "--learning-rate", rate,
             "--threads", 1, "--log-file", log, "--dump-gradients", gradients, *options,
         ]  # fmt: skip
         env = self.test.environment(MGQ_FAKE_DEVICES=str(ranks))
@@ -88,18 +89,19 @@ class Ranks:
     def check_model(self, model, cases):
         """Each case against one stage with as many replicas, that against the CPU."""
         test, path, trainable = self.test, DATA / model / "model.onnx", MODELS[model]
-        data = write_data(model, test.work / f"{model}.safetensors")
+        data, rate = write_data(model, test.work / f"{model}.safetensors"), rate_of(model)
         all_micro = f"--micro-batches={MICRO_BATCHES}"
         cpu = test.compile(path, trainable, all_micro, name=f"{model}-cpu")
-        right = test.train(cpu, data, name=f"{model}-cpu")
+        right = test.train(cpu, data, name=f"{model}-cpu", rate=rate)
         references = {}
         for stages, replicas, schedule, launcher in cases:
             options = (f"--micro-batches={MICRO_BATCHES // replicas}", f"--replicas={replicas}")
             if replicas not in references:
                 one = test.compile_cuda(path, trainable, *options, name=f"{model}-1x{replicas}")
                 references[replicas] = self.run(
-                    one, data, replicas, "threads", f"{model}-1x{replicas}", "--cuda-graphs=off"
-                )
+                    one, data, replicas, "threads", f"{model}-1x{replicas}", "--cuda-graphs=off",
+                    rate=rate,
+                )  # fmt: skip
                 test.check_close(f"{model} 1x{replicas}", references[replicas], right)
             if stages == 1:
                 continue
@@ -107,7 +109,7 @@ class Ranks:
             cut = test.compile_cuda(
                 path, trainable, *options, f"--stages={stages}", f"--schedule={schedule}", name=name
             )
-            got = self.run(cut, data, stages * replicas, launcher, name)
+            got = self.run(cut, data, stages * replicas, launcher, name, rate=rate)
             self.check_same(name, got, references[replicas])
             cut.unlink()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from cuda import MODELS, CudaTest, fresh, write_data
+from cuda import MODELS, CudaTest, fresh, rate_of, write_data
 from harness import DATA, read_folder, read_log
 from onnx import TensorProto, helper, numpy_helper
 
@@ -35,8 +35,9 @@ def check_models(test):
         cpu = test.compile(path, MODELS[model], *options, name=f"{model}-cpu")
         cuda = test.compile_cuda(path, MODELS[model], *options, name=f"{model}-cuda")
         clip = ("--max-grad-norm", 1)
-        right = test.train(cpu, data, *clip, name=f"{model}-cpu")
-        got = test.train_cuda(cuda, data, *clip, name=f"{model}-cuda")
+        rate = rate_of(model)
+        right = test.train(cpu, data, *clip, name=f"{model}-cpu", rate=rate)
+        got = test.train_cuda(cuda, data, *clip, name=f"{model}-cuda", rate=rate)
         test.check(right[0][0]["loss"] != right[0][-1]["loss"], f"{model}: trains")
         test.check_close(model, got, right)
 

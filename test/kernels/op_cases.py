@@ -481,13 +481,11 @@ for dtype in FLOATS:
         ("plain", 4, 4, 9, 13, None, 0, None), ("grouped", 6, 2, 11, 11, 0, 0, None),
         ("from_end", 2, 1, 5, 12, 7, 0, None), ("bool", 2, 2, 8, 10, None, 0, "bool", 16, 8),
         ("bias", 2, 2, 8, 10, 2, 0, "float", 8, 16), ("cap", 2, 2, 8, 8, 0, 5.0, None),
-        # Several tiles of queries and keys, widths that are no round numbers.
+        # Several tiles of queries and keys, or few values of a thread; widths that are no round numbers.
         ("tiles", 2, 1, 70, 131, 61, 0, None, 24, 8), ("odd", 1, 1, 20, 40, None, 0, "bool", 7, 9),
         ("wide", 1, 1, 17, 20, 3, 0, "bool", 128, 72), ("blind", 2, 2, 24, 9, -15, 0, "bool", 8, 8),
-        ("hidden", 2, 2, 8, 18, None, 0, "lowest", 16, 8),
-        # Tiles of which a thread has few values, whose loops may not all be unrolled.
+        ("hidden", 2, 2, 8, 18, None, 0, "lowest", 16, 8), ("filled", 1, 1, 40, 70, 30, 0, None, 76, 88),
         ("few", 2, 1, 17, 17, None, 0, "float", 20, 20), ("one", 1, 1, 100, 1, None, 0, None, 100, 36),
-        ("deep", 1, 1, 12, 20, None, 0, None, 128, 128),
     ):
         if mask == "lowest" and dtype not in (F32, F64):
             continue

@@ -20,8 +20,8 @@ static constexpr int64_t kGroup = 4;
 /// The most columns of a chunk of products(), and elements of a chunk of
 /// addProducts().
 static constexpr int64_t kMostColumns = 48, kMostElements = 4096;
-/// Sums of a thread whose products fill an iteration; elements that an
-/// iteration loads at most where it is several.
+/// A large tile: sums of a thread. Elements that several iterations, joined,
+/// load at most.
 static constexpr int64_t kLargeTile = 16, kMostLoads = 32;
 
 /// What a loop says of `count` iterations being joined; 1: none.
@@ -36,13 +36,16 @@ static LLVM::LoopAnnotationAttr unrolling(Builder &builder, int64_t count) {
                                        {}, {}, {}, {}, {}, {}, {}, {});
 }
 
-/// Columns of `depth`, a multiple of four, that are multiplied at a time: all
-/// chunks are as wide.
+/// Columns of `depth` that are multiplied at a time, a multiple of four. All
+/// chunks are as wide; where that would make many narrow ones, columns of
+/// zeros fill the last.
 static int64_t chunkOfDepth(int64_t depth) {
   int64_t padded = llvm::alignTo(depth, kGroup);
-  for (int64_t chunk = std::min(kMostColumns, padded);; chunk -= kGroup)
-    if (padded % chunk == 0)
-      return chunk;
+  int64_t fewest = llvm::divideCeil(padded, kMostColumns);
+  for (int64_t count = fewest; count <= 2 * fewest; ++count)
+    if (padded % (count * kGroup) == 0)
+      return padded / count;
+  return llvm::alignTo(llvm::divideCeil(padded, fewest), kGroup);
 }
 
 /// Elements between rows of `columns` in shared memory.
@@ -57,13 +60,13 @@ static int64_t chunkOfRows(int64_t rows, int64_t columns) {
   return rows;
 }
 
-/// The unrolling of a loop of `trips` iterations, each of which loads `floats`
-/// for products that it adds to `sums`. Left to themselves, LLVM and ptxas join
-/// all iterations that add little, load everything first, and run out of
-/// registers.
+/// How many of `trips` iterations become one, each of which loads `floats` for
+/// products; nothing: as LLVM and ptxas like, which serves large tiles. Of
+/// small ones they would join all iterations, load everything first, and run
+/// out of registers.
 static std::optional<int64_t> unrollingOf(int64_t trips, int64_t floats,
-                                          int64_t sums) {
-  if (sums >= kLargeTile)
+                                          bool isLarge) {
+  if (isLarge)
     return std::nullopt;
   int64_t count = std::clamp<int64_t>(kMostLoads / floats, 1, trips);
   while (trips % count)
@@ -166,16 +169,19 @@ void TileBuilder::copyGroup(const HeadRows &from, Value first, Value group,
       mul(arith::RemUIOp::create(builder, loc, group, groups), index(kGroup));
   Value source = clamp(add(first, row), from.rows);
   Value firstColumn = add(column, own), target = at(to, row, own);
+  bool inGroups = from.columns % kGroup == 0; // none is cut by the last column
+  bool whole = inGroups && from.columns % columns == 0;
+  Value start = inGroups && !whole
+                    ? clamp(firstColumn, from.columns - kGroup + 1)
+                    : firstColumn;
   Values elements;
   for (int64_t i = 0; i < kGroup; ++i) {
     Value each = shift(firstColumn, i);
-    if (from.columns % kGroup == 0 && from.columns % columns == 0) {
-      elements.push_back(loadElement(from, source, each));
-      continue;
-    }
-    Value element = loadElement(from, source, clamp(each, from.columns));
-    elements.push_back(
-        select(compare(P::Lt, each, index(from.columns)), element, f32(0)));
+    Value read = inGroups ? shift(start, i) : clamp(each, from.columns);
+    Value element = loadElement(from, source, read);
+    elements.push_back(whole ? element
+                             : select(compare(P::Lt, each, index(from.columns)),
+                                      element, f32(0)));
   }
   for (int64_t i = 0; i < kGroup; ++i)
     store(elements[i], shared, shift(target, i));
@@ -257,7 +263,7 @@ Values TileBuilder::products(const TileShape &tile, const HeadRows &a,
   Value depth = index(llvm::alignTo(a.columns, kGroup));
   auto unrolled =
       unrollingOf(chunk / kGroup, kGroup * (tile.rowsEach + tile.columnsEach),
-                  tile.valuesEach());
+                  tile.valuesEach() >= kLargeTile);
   return range(
       index(0), depth, chunk, zeros,
       [&](Value column, Values sums) {
@@ -279,7 +285,7 @@ Values TileBuilder::addProducts(const TileShape &tile, Values values,
   int64_t chunk = chunkOfRows(tile.columns(), split.padded());
   auto unrolled =
       unrollingOf(chunk / kGroup, kGroup * (tile.rowsEach + split.each),
-                  tile.rowsEach * split.each);
+                  tile.rowsEach * split.each >= kLargeTile);
   for (int64_t i = 0; i < tile.rowsEach; ++i)
     for (int64_t j = 0; j < tile.columnsEach; ++j)
       store(values[i * tile.columnsEach + j], shared,

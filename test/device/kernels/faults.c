@@ -124,6 +124,22 @@ KERNEL shared_bounds(const float *x, float *y, float a, int n) {
   y[THREAD] = twice[THREAD];
 }
 
+static SHARED float mine[64];
+static SHARED float others[64];
+
+/* Past the end of what this kernel has, where shared_others has memory. */
+KERNEL shared_mine(const float *x, float *y, float a, int n) {
+  mine[THREAD + n] = x[THREAD];
+  __nvvm_bar_sync(0);
+  y[THREAD] = mine[THREAD];
+}
+
+KERNEL shared_others(const float *x, float *y, float a, int n) {
+  others[THREAD + n] = x[THREAD];
+  __nvvm_bar_sync(0);
+  y[THREAD] = others[THREAD];
+}
+
 /* Threads of one warp pass values through memory; n: with a barrier. */
 KERNEL within_warp(const float *x, float *y, float a, int n) {
   twice[THREAD] = x[THREAD];

@@ -1,6 +1,7 @@
 //===- Convert.cpp - Device code becomes host code ------------------------===//
 
 #include "test/device/twin/Convert.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/IR/IRBuilder.h"
@@ -255,7 +256,6 @@ static int64_t barelyAligned(int64_t bytes, int64_t align) {
 /// Replaces uses of `variable` by the running block's memory at `offset`.
 static void placeShared(GlobalVariable *variable, int64_t offset,
                         GlobalVariable *base) {
-  convertUsersOfConstantsToInstructions({variable});
   DenseMap<Function *, Value *> addresses;
   for (Use &use : make_early_inc_range(variable->uses())) {
     auto *user = cast<Instruction>(use.getUser());
@@ -274,36 +274,76 @@ static void placeShared(GlobalVariable *variable, int64_t offset,
   variable->eraseFromParent();
 }
 
-/// Returns the bytes of static variables.
-static int64_t placeSharedVariables(Module &module, const DataLayout &device) {
+/// A kernel and the functions that it calls.
+static SmallPtrSet<Function *, 4> findReached(Function *kernel) {
+  SmallPtrSet<Function *, 4> reached{kernel};
+  SmallVector<Function *> open{kernel};
+  while (!open.empty())
+    for (Instruction &instruction : instructions(open.pop_back_val()))
+      if (auto *call = dyn_cast<CallBase>(&instruction))
+        if (Function *callee = call->getCalledFunction();
+            callee && !callee->isDeclaration() && reached.insert(callee).second)
+          open.push_back(callee);
+  return reached;
+}
+
+/// Gives static shared variables their places, and kernels their sizes. As
+/// ptxas does, a kernel has those alone that it uses; what several use comes
+/// first, at one place for all.
+static void placeSharedVariables(Module &module, const DataLayout &device,
+                                 MutableArrayRef<Kernel> kernels) {
   LLVMContext &context = module.getContext();
   auto *base = new GlobalVariable(
       module, PointerType::get(context, 0), /*isConstant=*/false,
       GlobalValue::ExternalLinkage, nullptr, "mgq_twin_shared", nullptr,
       GlobalValue::InitialExecTLSModel);
-  SmallVector<GlobalVariable *> fixed, dynamic;
+  SmallVector<GlobalVariable *> common, own, dynamic;
+  MapVector<GlobalVariable *, SmallVector<Kernel *>> users;
   for (GlobalVariable &variable : module.globals())
     if (variable.getAddressSpace() == sharedSpace)
-      (variable.isDeclaration() ? dynamic : fixed).push_back(&variable);
+      users[&variable];
+  for (auto &[variable, kernelsOf] : users)
+    convertUsersOfConstantsToInstructions({variable});
+  for (Kernel &kernel : kernels) {
+    auto reached = findReached(kernel.function);
+    for (auto &[variable, kernelsOf] : users)
+      if (any_of(variable->users(), [&](User *user) {
+            return reached.contains(cast<Instruction>(user)->getFunction());
+          }))
+        kernelsOf.push_back(&kernel);
+  }
+  for (auto &[variable, kernelsOf] : users)
+    (variable->isDeclaration() ? dynamic
+     : kernelsOf.size() == 1   ? own
+                               : common)
+        .push_back(variable);
 
-  auto align = [&](GlobalVariable *variable) -> int64_t {
+  auto place = [&](GlobalVariable *variable, int64_t &bytes) {
     // What the NVPTX printer writes where the IR says nothing.
     Type *type = variable->getValueType();
-    return variable->getAlign() ? variable->getAlign()->value()
-                                : device.getPrefTypeAlign(type).value();
+    int64_t align = variable->getAlign()
+                        ? variable->getAlign()->value()
+                        : device.getPrefTypeAlign(type).value();
+    int64_t offset = barelyAligned(bytes, align);
+    bytes = offset + int64_t(device.getTypeAllocSize(type));
+    placeShared(variable, offset, base);
   };
-  int64_t bytes = 0;
-  for (GlobalVariable *variable : fixed) {
-    int64_t size = device.getTypeAllocSize(variable->getValueType());
-    int64_t offset = barelyAligned(bytes, align(variable));
-    bytes = offset + size;
+  int64_t commonBytes = 0;
+  for (GlobalVariable *variable : common) {
+    place(variable, commonBytes);
+    for (Kernel *kernel : users[variable])
+      kernel->sharedBytes = commonBytes;
+  }
+  for (GlobalVariable *variable : own)
+    place(variable, users[variable].front()->sharedBytes);
+  for (GlobalVariable *variable : dynamic) {
+    int64_t offset = 0; // Dynamic memory is 16-byte aligned.
+    for (Kernel *kernel : users[variable])
+      offset = std::max(offset, (kernel->sharedBytes + 15) / 16 * 16);
+    for (Kernel *kernel : users[variable])
+      kernel->sharedBytes = offset;
     placeShared(variable, offset, base);
   }
-  if (!dynamic.empty())
-    bytes = (bytes + 15) / 16 * 16; // Dynamic memory is 16-byte aligned.
-  for (GlobalVariable *variable : dynamic)
-    placeShared(variable, bytes, base);
-  return bytes;
 }
 
 Expected<Facts> mgq::twin::convertToHost(Module &module) {
@@ -320,6 +360,6 @@ Expected<Facts> mgq::twin::convertToHost(Module &module) {
   expandBFloatTruncation(module);
   module.setTargetTriple(Triple("x86_64-pc-linux-gnu"));
   module.setDataLayout(hostLayout);
-  facts.sharedBytes = placeSharedVariables(module, device);
+  placeSharedVariables(module, device, facts.kernels);
   return facts;
 }

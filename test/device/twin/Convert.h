@@ -17,12 +17,12 @@ struct Kernel {
   std::string name;
   std::vector<int32_t> maxThreads;   ///< nvvm.maxntid, or empty.
   std::vector<int32_t> exactThreads; ///< nvvm.reqntid, or empty.
+  int64_t sharedBytes = 0;           ///< Its static shared variables.
 };
 
-/// What the table of a twin says, besides what Kernel has.
+/// What the table of a twin says.
 struct Facts {
   std::vector<Kernel> kernels;
-  int64_t sharedBytes = 0; ///< Static variables of all kernels together.
 };
 
 /// Barriers of a device module, kernel by kernel.

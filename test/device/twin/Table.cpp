@@ -79,7 +79,7 @@ public:
                               linkage, value, name);
   }
 
-  Constant *kernel(const Kernel &kernel, int64_t sharedBytes);
+  Constant *kernel(const Kernel &kernel);
   Constant *variable(GlobalVariable &variable);
 
 private:
@@ -116,15 +116,15 @@ Function *TableBuilder::entry(Function &kernel, std::vector<int32_t> &bytes) {
   return result;
 }
 
-Constant *TableBuilder::kernel(const Kernel &kernel, int64_t sharedBytes) {
+Constant *TableBuilder::kernel(const Kernel &kernel) {
   Needs needs;
   needs.visit(*kernel.function);
   std::vector<int32_t> bytes;
   Function *function = entry(*kernel.function, bytes);
   return structure({string(kernel.name), function, int32(bytes.size()),
-                    array(bytes), int64(sharedBytes), triple(kernel.maxThreads),
-                    triple(kernel.exactThreads), int32(needs.collective),
-                    int64(needs.stackBytes)});
+                    array(bytes), int64(kernel.sharedBytes),
+                    triple(kernel.maxThreads), triple(kernel.exactThreads),
+                    int32(needs.collective), int64(needs.stackBytes)});
 }
 
 Constant *TableBuilder::variable(GlobalVariable &variable) {
@@ -147,7 +147,7 @@ void mgq::twin::addTable(Module &module, const Facts &facts, bool checked) {
   for (GlobalVariable *variable : own)
     variables.push_back(builder.variable(*variable));
   for (const Kernel &kernel : facts.kernels)
-    kernels.push_back(builder.kernel(kernel, facts.sharedBytes));
+    kernels.push_back(builder.kernel(kernel));
   builder.global(
       builder.structure({builder.int32(MGQ_TWIN_VERSION),
                          builder.int32(checked), builder.rows(kernels),
